@@ -94,7 +94,7 @@ FAST := answers/test_answers.py::test_the_answer_is_right analysis commands laun
 	test_arrows.py test_config.py test_contracts.py test_docs.py test_habits.py test_plan.py test_reading.py test_terms.py
 SLOWER := analysis/test_coverage analysis/test_estimates analysis/test_page_numbers analysis/test_page_size \
 	analysis/test_reported_terms analysis/sources/test_benchmarks analysis/sources/test_wandb_api launch_scripts/test_from_script \
-	node/test_own_reward node/test_own_reward_signatures preflight/test_own_rewards
+	node/test_own_reward preflight/test_own_rewards
 test-fast: $(VENV)/dev.stamp
 	@$(BIN)/python -m pytest -q -m "not full and not needs" -n 2 --no-loadscope-reorder \
 		$(FAST:%=tests/%) $(SLOWER:%=--ignore=tests/%.py); ended=$$?; \

@@ -63,7 +63,7 @@ class RewardFunction:
                 tokens=self._own_tokens(ids[at]),
                 complete=ended[at],
                 prompt=prompts[at] if prompts else None,
-                row=_row({name: column[at] for name, column in columns.items() if _is_column(column, count)}),
+                row=row_of({name: column[at] for name, column in columns.items() if _is_column(column, count)}),
             )
             for at in range(count)
         ]
@@ -107,7 +107,7 @@ def _is_column(value: Any, count: int) -> bool:
     return isinstance(value, Sequence) and not isinstance(value, str) and len(value) == count
 
 
-def _row(columns: Mapping[str, Any]) -> dict[str, Any]:
+def row_of(columns: Mapping[str, Any]) -> dict[str, Any]:
     """A row of the prepared data for rewards: the common values and the workload's extra columns."""
     nested = {**(columns.get("extra_info") or {}), **(columns.get("reward_model") or {})}
     nested.pop("style", None)

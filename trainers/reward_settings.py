@@ -47,19 +47,18 @@ class OwnReward(Section):
     function: Annotated[str, Field(pattern=FUNCTION_PATTERN, max_length=40)]
     """The function in it; its name is the reward's in the log. It gets `options`, and each of `completions`, `prompts`,
     `rows`, `token_ids`, `cut_off` and the columns of `data.columns` that it has a parameter for. It returns a number or
-    None for each completion. Or a function as verl or TRL calls it, or a class or a key of `orms` of ms-swift."""
+    None for each completion. Or a function as verl or TRL calls it, or a class as ms-swift does."""
     signature: Annotated[
         Literal["rolloutbench", "verl", "trl", "swift"] | None, Field(exclude_if=lambda one: one is None)
     ] = None
-    """As whose function it is called. Null: by its parameters; one that fits several is rolloutbench's first."""
+    """As whose function it is called. Null: by its parameters; one that fits several is rolloutbench's."""
     weight: Number = 1.0
     """Factor of this reward in the sum."""
     options: Options = {}
     """Further arguments of the function, by name. No secrets: results contain them."""
     timeout_s: Annotated[Number | None, Field(gt=0, exclude_if=lambda limit: limit is None)] = None
     """Longest seconds of one call: of all completions of a step and process under TRL and ms-swift, of one under verl
-    or with verl's signature.
-    Null: 30; 60 for a function with the signature of verl, TRL or ms-swift."""
+    or with verl's signature. Null: 60."""
 
     @field_validator("source")
     @classmethod

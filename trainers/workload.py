@@ -12,7 +12,7 @@ from common.errors import UserError
 from node.built_in_rewards import ROW, reward_name
 from node.dataset import BUILTIN_DATA
 from node.hub import DATA_SUFFIXES, source_kind
-from node.own_reward_signatures import ARGUMENTS
+from node.own_reward import ARGUMENTS
 from node.tiny import BUILTIN_MODELS, WITHOUT_WEIGHTS
 from trainers.reward_settings import AnyReward, RewardModel
 from trainers.section import Count, Environment, Number, Options, PositiveInt, Section, Seed, require_source

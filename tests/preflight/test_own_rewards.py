@@ -76,7 +76,7 @@ def test_a_function_that_the_file_lacks_is_refused_before_anything_starts(tmp_pa
 MISTAKES = {
     "reward-file": {
         "score = 1\nscore = [].pop()\n": "IndexError: pop from empty list (mine.py, line 2)",
-        "score = 1\n": "mine.py has no function 'score'; it has: none",
+        "score = 1\n": "mine.py has no function 'score'",
     },
     "reward-fails": {
         "def score(completions): return [1.0]\n": "must return one value for each completion (got 1 values for 3)",
@@ -90,7 +90,7 @@ MISTAKES = {
         "def score(completions): return [len(completions)] * len(completions)\n": "gives [3.0, 3.0, 3.0] for 3"
     },
     "reward-untried": {
-        "import not_here\ndef score(completions): ...\n": "score imports not_here, which this Python lacks"
+        "import not_here\ndef score(completions): ...\n": "No module named 'not_here' (mine.py, line 1)"
     },
 }
 
@@ -159,17 +159,11 @@ def test_the_stack_refuses_a_file_that_it_cannot_load(tmp_path):
 
 
 ROWS = '{"question": "x", "answer": "7", "level": 1, "solution": "so it is 7"}\n' * 64
-REPLIES = "[len(c[0]['content']) for c in completions]"
-# Parameters of a function, what it returns and what the configuration says of it.
+# Parameters of a function as other trainers have them, what it returns and what the configuration says of it.
 QUIET = [
     ("data_source, solution_str, ground_truth, extra_info", "{'score': extra_info['index']}", {}),
     ("completions, answer, **kwargs", "[float(a in c) for c, a in zip(completions, answer)]", {"signature": "swift"}),
-    (
-        "completions, solution, **kwargs",
-        "[s.index('7') for s in solution]",
-        {"columns": ["solution"], "signature": "trl"},
-    ),
-    ("completions, **kwargs", "[len(c if isinstance(c, str) else c[0]['content']) for c in completions]", {}),
+    ("completions, solution, **kwargs", "[s.index('so') for s in solution]", {"columns": ["solution"]}),
 ]
 
 
@@ -180,47 +174,14 @@ def test_a_function_of_another_trainers_is_called_as_its_trainer_does(parameters
     assert found(plan_with(tmp_path, code, source=str(tmp_path / "rows.jsonl"), **more)) == []
 
 
-ORM = "from swift.plugin import ORM, orms\n"
-# The text of a file, the finding's level and code, and words of what was found and of what to change.
-TOLD = [
-    (
-        "def score(completions, **kwargs): return [len(c) for c in completions]\n",
-        *("odd", "reward-signature", "it is called as rolloutbench's: completions are texts", "add signature: trl"),
-    ),
-    (
-        f"def score(completions, **kwargs): return {REPLIES}\n",
-        *("impossible", "reward-fails", "TypeError", "add signature: trl to this reward: it scores them so"),
-    ),
-    (
-        f"def score(completions, solution, **kwargs): return {REPLIES}\n",
-        *(
-            "impossible",
-            "reward-file",
-            "'solution', which the data has",
-            "add columns: [solution] to workload.data and",
-        ),
-    ),
-    (
-        "from verl.utils.reward_score import math\ndef score(data_source, solution_str, ground_truth): ...\n",
-        *("odd", "reward-untried", "imports verl, which this Python lacks", "import the package where it is used"),
-    ),
-]
-
-
-@pytest.mark.parametrize(("code", "level", "finding", "what", "change"), TOLD)
-def test_what_is_unclear_or_missing_is_told_with_its_remedy(code, level, finding, what, change, tmp_path):
-    (tmp_path / "rows.jsonl").write_text(ROWS)
-    (one,) = found(plan_with(tmp_path, code, source=str(tmp_path / "rows.jsonl")))
-    assert (one.level, one.code) == (level, finding)
-    assert what in one.what and change in one.change
-
-
-def test_a_name_in_ms_swifts_registry_is_a_functions(tmp_path):
-    code = f"{ORM}class One(ORM):\n    def __call__(self, completions, **kwargs): return [1.0 for c in completions]\n"
-    assert found(plan_with(tmp_path, f"{code}orms['score'] = One\n")) == []
-    assert found(plan_with(tmp_path, f"{code}orms.update(score=One)\n")) == []
-    assert found(plan_with(tmp_path, f"{code}orms['score'] = One\n", "One")) == []
-    with pytest.raises(UserError, match=r"mine.py: unknown function 'score' .*known: One, scores$"):
-        plan_with(tmp_path, f"{code}orms['scores'] = One\n")
+def test_what_is_unclear_or_missing_is_told_with_its_remedy(tmp_path):
+    messages = "def score(completions, **kwargs): return [len(c[0]['content']) for c in completions]\n"
+    (one,) = found(plan_with(tmp_path, messages))
+    assert (one.level, one.code) == ("impossible", "reward-fails") and "TypeError" in one.what
+    assert "if completions are messages, give it a signature (docs/rewards.md)" in one.change
+    assert found(plan_with(tmp_path, messages, signature="trl")) == []
+    needs = "from verl.utils.reward_score import math\ndef score(data_source, solution_str, ground_truth): ...\n"
+    (one,) = found(plan_with(tmp_path, needs))
+    assert (one.level, one.code) == ("odd", "reward-untried") and "No module named 'verl'" in one.what
     with pytest.raises(UserError, match="signature"):
-        plan_with(tmp_path, code, "One", signature="openrlhf")
+        plan_with(tmp_path, messages, signature="openrlhf")

@@ -24,7 +24,7 @@ from common.redaction import without_secrets
 from common.verdicts import count_of
 from node.built_in_rewards import ROW
 from node.hub import DATA_SUFFIXES, commit_command, source_kind
-from node.own_reward_signatures import ARGUMENTS
+from node.own_reward import ARGUMENTS
 from trainers.launching import Left
 from trainers.section import NO_COMMIT
 from trainers.workload import Workload

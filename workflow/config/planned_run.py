@@ -29,11 +29,7 @@ _ID_LENGTH = 80
 MOST_BYTES = 40_000
 """A specification is one argument of a command, and Linux allows 131,072 bytes."""
 # A module with one of these may define names at run time.
-_DYNAMIC_NAMES = re.compile(
-    r"import\s*\(?\s*\*|\b(__getattr__|exec|globals?|setattr|__dict__)\b|\borms(\.|\s*\[\s*[^'\"\s])"
-)
-# ms-swift's registry of rewards; a name in it is a function's as well.
-_REGISTERED = re.compile(r"^\s*orms\s*\[\s*['\"](\w+)['\"]\s*\]\s*=[^=]", re.MULTILINE)
+_DYNAMIC_NAMES = re.compile(r"import\s*\(?\s*\*|\b(__getattr__|exec|globals?|setattr|__dict__)\b")
 Read = Callable[[str, str], str]
 _LOOKS_LIKE_ANOTHER_TYPE = re.compile(r"true|false|none|[-+.\d].*|inf|nan")
 
@@ -256,6 +252,5 @@ def _require_name(setting: str, source: str, kind: str, name: str, code: str) ->
         raise UserError(f"{where} cannot be imported: {describe_error(error, source)}; correct the file") from None
     assigned = [symbol.get_name() for symbol in symbols if symbol.is_assigned()]
     imported = [symbol.get_name() for symbol in symbols if symbol.is_imported()]
-    assigned += _REGISTERED.findall(code)
     if name not in (*assigned, *imported) and not _DYNAMIC_NAMES.search(code):
         raise UserError(f"{where}: {unknown_name(kind, name, assigned)}")

@@ -57,13 +57,11 @@ def by_level(completions, rows, level):
 """
 # As it is written for ms-swift, with the import of its release 3, which is not the stack's.
 PLUGIN = """
-from swift.plugin import ORM, orms
-class Registered(ORM):
-    def __call__(self, completions, solution, **kwargs):
-        told = zip(kwargs["messages"], kwargs["level"], strict=True)
+class registered:
+    def __call__(self, completions, messages, solution, **kwargs):
+        told = zip(messages, kwargs["level"], strict=True)
         assert [row[-1]["content"] for row, level in told if level["of"] >= 0] == completions
         return [(len(text) + len(truth)) / 100 for text, truth in zip(completions, solution)]
-orms["registered"] = Registered
 """
 # In its second life the second process finds its first completions equally good; there it fails on one in each call.
 DULL = """

@@ -26,24 +26,22 @@ def asked(completions, prompts, rows, token_ids, cut_off, level):
 """
 # As they are written for verl, TRL and ms-swift; verl's fails on a dict without a score.
 FOREIGN_CODE = """
-from swift.rewards import ORM, orms
 def compute_score(data_source, solution_str, ground_truth, extra_info=None):
     assert data_source == "x" and extra_info["level"]["of"] == extra_info["index"]
     return {"score": float(ground_truth in solution_str), "acc": True} if solution_str != "7" else {"acc": True}
-def told(completions, solution, **kwargs):
+def told(completions, solution, completion_ids, **kwargs):
     assert kwargs["level"][0]["tags"] == [None, "é"] and kwargs["prompts"][0][-1]["content"]
-    return [len(one[0]["content"]) + len(ids) for one, ids in zip(completions, kwargs["completion_ids"])]
-class Length(ORM):
-    def __call__(self, completions, **kwargs):
-        return [len(text) + cut for text, cut in zip(completions, kwargs["is_truncated"])]
-orms["length_of"] = Length
+    return [len(one[0]["content"]) + len(ids) for one, ids in zip(completions, completion_ids)]
+class Length:
+    def __call__(self, completions, is_truncated, **kwargs):
+        return [len(text) + cut for text, cut in zip(completions, is_truncated)]
 """
 FOREIGN = {"source": "theirs.py", "code": FOREIGN_CODE, "weight": 0.01, "options": {}, "columns": ["level"]}
 BUILT_IN = ("accuracy", "phi4", "format", "length", "cosine", "repetition", "soft_overlong", "emoji")
 REWARDS = [
     *({"name": name, "weight": 0.5 if name == "phi4" else 1.0, "options": {}} for name in BUILT_IN),
     {"source": "mine.py", "function": "asked", "code": OWN_CODE, "weight": 0.001, "options": {}, "columns": ["level"]},
-    *({**FOREIGN, "function": name} for name in ("compute_score", "told", "length_of")),
+    *({**FOREIGN, "function": name} for name in ("compute_score", "told", "Length")),
 ]
 
 

@@ -33,7 +33,7 @@ def test_data_and_rewards_through_verls_own_classes(version, warm_verl, tmp_path
     way = min(1.0, told["wrong_tokens"] / (64 * 3702 / 31744))
     assert wrong["phi4"] == pytest.approx(8 / 13 * (-0.5 - 0.25 * (1 + math.cos(math.pi * way))))
     for score, scored in zip(told["scores"], told["tensor"], strict=True):
-        own = {"asked": 0.001, "compute_score": 0.01, "told": 0.01, "length_of": 0.01}
+        own = {"asked": 0.001, "compute_score": 0.01, "told": 0.01, "Length": 0.01}
         weights = {name: 1.0 for name in told["trl"]} | {"phi4": 0.5} | own
         known = {name: weight for name, weight in weights.items() if not math.isnan(score[name])}
         assert score["score"] == pytest.approx(sum(weight * score[name] for name, weight in known.items()))
@@ -51,7 +51,7 @@ def test_data_and_rewards_through_verls_own_classes(version, warm_verl, tmp_path
     assert [score["asked_failed"] for score in told["scores"]] == [0, 0, 0, 1]
     assert told["trl"]["compute_score"] == [1.0, 0.0, 1.0, None]
     assert [score["compute_score_failed"] for score in told["scores"]] == [0, 0, 0, 1]
-    assert [score[f"{name}_failed"] for score in told["scores"] for name in ("told", "length_of")] == [0] * 8
+    assert [score[f"{name}_failed"] for score in told["scores"] for name in ("told", "Length")] == [0] * 8
     assert "ValueError: bare (mine.py, line 4)" in told["failures"][0]
     assert told["printed"] == []  # no completion in the log
 

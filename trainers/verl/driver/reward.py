@@ -23,6 +23,7 @@ from node.rewards import FAILED, reward_functions
 
 # verl 0.9.1 calls from several threads: the rewards are loaded once, and tokenizers are not made for threads.
 _lock = threading.Lock()
+_OF_TOKENS = {"token_ids", "cut_off", "completion_ids", "response_token_ids", "is_truncated"}
 
 
 def compute_score(
@@ -67,9 +68,9 @@ class _Rewards:
         self._functions = reward_functions(workload["rewards"], longest, failures=failures)
         self._longest = math.inf if longest is None else longest
         takes = frozenset[str]().union(*(function.takes for function in self._functions))
-        self._prompts = _prompts_of(tuple(workload["data"])) if "prompts" in takes else {}
+        self._prompts = _prompts_of(tuple(workload["data"])) if takes & {"prompts", "messages"} else {}
         self._tokenizer: Any = None
-        if takes & {"token_ids", "cut_off"}:
+        if takes & _OF_TOKENS:
             from transformers import AutoTokenizer
 
             self._tokenizer = AutoTokenizer.from_pretrained(tokenizer)
