@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import math
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -89,7 +88,6 @@ class Classifier:
         self._tokenizer: Any = None
         self.truncated = 0
         """Number of too long texts in the last call."""
-        self._warned = False
 
     def ready(self, device: Any) -> None:
         """Load it onto the trainer's `device` or the workload's; keeps the random state."""
@@ -106,21 +104,13 @@ class Classifier:
                 model, info = AutoModelForSequenceClassification.from_pretrained(
                     str(self._folder), dtype=getattr(torch, self._dtype), output_loading_info=True
                 )
-            if info["missing_keys"]:
-                missing = ", ".join(sorted(info["missing_keys"])[:3])
-                raise UserError(
-                    f"workload.rewards: the weights of the reward model {self._folder} lack {missing}, so its "
-                    "scores would be random; use the complete model"
-                )
+            if missing := ", ".join(sorted(info["missing_keys"])[:3]):
+                raise ValueError(f"its weights lack {missing}, so its scores would be random")
             self._model = model.to(place).eval().requires_grad_(False)
-        except torch.OutOfMemoryError as error:
-            raise UserError(
-                f"workload.rewards: the reward model {self._folder} does not fit onto {place}: {one_line(error)}; "
-                "set dtype: bfloat16, or device: cpu, or give the engine less of the GPU"
-            ) from error
         except (OSError, ValueError, KeyError, RuntimeError) as error:
             raise UserError(
-                f"workload.rewards: the reward model {self._folder} cannot be loaded: {one_line(error)}"
+                f"workload.rewards: the reward model {self._folder} cannot be loaded onto {place}: {one_line(error)}; "
+                "use a complete model, or less memory (dtype: bfloat16, device: cpu)"
             ) from error
         self._prepare()
 
@@ -133,13 +123,19 @@ class Classifier:
             config.pad_token_id = tokenizer.pad_token_id
         self._model.config.use_cache = False
         tokenizer.truncation_side = "left"
-        known = (self._longest, tokenizer.model_max_length, context_length(self._folder))
-        limits = [int(limit) for limit in known if limit is not None and limit < _NO_LIMIT]
-        self._longest = min(limits, default=None)
+        known = (self._longest, tokenizer.model_max_length, context_length(self._folder), _NO_LIMIT)
+        self._longest = min(int(limit) for limit in known if limit is not None)
 
     def score(self, responses: Sequence[Response]) -> tuple[list[float | None], int]:
         """One value for each response, None if it is not finite, and the number of these; `UserError` if all are."""
-        ids = self._encoded([self.text(response) for response in responses])
+        # A chat template writes its own special tokens.
+        options = {"add_special_tokens": not self._tokenizer.chat_template, "verbose": False}
+        texts = [self.text(response) for response in responses]
+        ids = self._tokenizer(texts, **options)["input_ids"]
+        long = [at for at, tokens in enumerate(ids) if len(tokens) > self._longest]
+        self.truncated = len(long)
+        for at in long:
+            ids[at] = self._tokenizer(texts[at], **options, truncation=True, max_length=self._longest)["input_ids"]
         order = sorted(range(len(ids)), key=lambda at: len(ids[at]))
         values: list[float | None] = [None] * len(ids)
         for start in range(0, len(order), self._batch):
@@ -156,33 +152,11 @@ class Classifier:
 
     def text(self, response: Response) -> str:
         """The model's input for a response."""
-        prompt = response.prompt if response.prompt is not None else ()
-        turns = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt
-        messages = [{"role": str(turn["role"]), "content": turn["content"]} for turn in turns]
-        messages.append({"role": "assistant", "content": response.text})
+        prompt = [{"role": str(turn["role"]), "content": turn["content"]} for turn in response.prompt or ()]
+        messages = [*prompt, {"role": "assistant", "content": response.text}]
         if not self._tokenizer.chat_template:
             return "\n".join(str(message["content"]) for message in messages)
         return str(self._tokenizer.apply_chat_template(messages, tokenize=False))
-
-    def _encoded(self, texts: Sequence[str]) -> list[list[int]]:
-        """The texts' tokens, without the start of too long texts."""
-        # A chat template writes its own special tokens.
-        options = {"add_special_tokens": not self._tokenizer.chat_template}
-        ids: list[list[int]] = self._tokenizer(list(texts), **options, verbose=False)["input_ids"]
-        self.truncated = 0
-        for at, text in enumerate(texts):
-            if self._longest is not None and len(ids[at]) > self._longest:
-                self.truncated += 1
-                ids[at] = self._tokenizer(text, **options, truncation=True, max_length=self._longest)["input_ids"]
-        if self.truncated and not self._warned:
-            self._warned = True
-            print(
-                f"reward model {self.name}: {self.truncated} of {len(texts)} texts have more than {self._longest} "
-                f"tokens; their start is cut. rewards/{self.name}/truncated counts them in each step",
-                file=sys.stderr,
-                flush=True,
-            )
-        return ids
 
     def _logits(self, ids: Sequence[Sequence[int]]) -> list[float]:
         import torch

@@ -85,7 +85,6 @@ results["counted"] = counted
 with torch.no_grad():
     whole._model.score.weight.fill_(float("nan"))
 results["none_finite"] = refused(lambda: whole.score(RESPONSES))
-results["none_finite_of_samples"] = whole.score(RESPONSES, trained=False)
 results["without_head"] = refused(lambda: model(folder("headless", head=False)))
 results["two_labels"] = refused(lambda: model(folder("two", labels=2)))
 for file in ("tokenizer.json", "tokenizer_config.json"):
