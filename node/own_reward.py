@@ -33,6 +33,9 @@ ARGUMENTS = ("completions", "prompts", "rows", "token_ids", "cut_off")
 """What functions get by name, each a list with one entry for each response."""
 _TRUTHS = ("solution", "answer", "ground_truth")
 """Names of the ground truth in functions that were written for TRL or ms-swift."""
+_TEXTS, _MESSAGES, _ONE = "texts", "conversations", "one text"
+_FORMS = {"rolloutbench": _TEXTS, "swift": _TEXTS, "trl": _MESSAGES, "verl": _ONE}
+"""As what the functions of a signature get completions."""
 VERL = "solution_str"
 """A parameter of verl's functions, which score one response."""
 
@@ -130,10 +133,10 @@ class RewardProgram:
         names, required, takes_all = loaded["names"], loaded["required"], loaded["takes_all"]
         if loaded["is_class"]:
             self._options = {}  # its constructor has them
-        self.one_by_one = signature == "verl" or (signature is None and VERL in names)
         own = {*ARGUMENTS, *self._columns, *self._options}
-        of_trl = not loaded["is_class"] and not self.one_by_one and any(name not in own for name in required)
-        self.as_messages = signature == "trl" or (signature is None and of_trl)
+        form = _TEXTS if loaded["is_class"] or all(name in own for name in required) else _MESSAGES
+        form = _FORMS[signature] if signature else _ONE if VERL in names else form
+        self.one_by_one, self.as_messages = form is _ONE, form is _MESSAGES
         given = {*_arguments([Response("")], self._columns)}
         wanted = (*ARGUMENTS, *_TRUTHS, *self._columns) if takes_all and not self.one_by_one else ()
         self.takes = tuple(

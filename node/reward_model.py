@@ -83,7 +83,7 @@ class Classifier:
             raise UserError(f"workload.rewards: {problem}; give a sequence classifier with one label")
         self.name, self._folder = reward_name(reward), folder
         self._dtype, self._device = str(reward.get("dtype") or "float32"), str(reward.get("device") or "trainer")
-        self._batch, self._longest = int(reward.get("batch_size") or 1), reward.get("max_length")
+        self._batch, self._longest = int(reward.get("batch_size") or 1), int(reward.get("max_length") or _NO_LIMIT)
         self._model: Any = None
         self._tokenizer: Any = None
         self.truncated = 0
@@ -123,8 +123,8 @@ class Classifier:
             config.pad_token_id = tokenizer.pad_token_id
         self._model.config.use_cache = False
         tokenizer.truncation_side = "left"
-        known = (self._longest, tokenizer.model_max_length, context_length(self._folder), _NO_LIMIT)
-        self._longest = min(int(limit) for limit in known if limit is not None)
+        known = (tokenizer.model_max_length, context_length(self._folder))
+        self._longest = min(self._longest, *(int(limit) for limit in known if limit is not None))
 
     def score(self, responses: Sequence[Response]) -> tuple[list[float | None], int]:
         """One value for each response, None if it is not finite, and the number of these; `UserError` if all are."""
