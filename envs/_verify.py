@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from _child import die_with_parent, run_in_child
+from _files import edited_files
 from _needs import lacks, nvcc_release
 from _runtime import run_time_troubles
 
@@ -95,6 +96,9 @@ def main(probes: list[Probe], arguments: list[str] | None = None) -> int:
     expected = {name: (accepted.get(name, version), line) for name, (version, line) in pins.items()}
     checks = [check("python", given.python_version or built.get("python_release", python), python, "stack.yaml")]
     checks += _package_checks(packages, pins, lock.name, conda)
+    if "state" not in origin:  # an environment as found may have been edited before
+        since = 0.0 if given.lock_id or not built else _verdict(given).stat().st_mtime
+        checks += _file_checks(pins, lock.name, since)
     checks = [_unless_accepted(one, accepted) for one in checks]
     checks += [check(name, "yes", why or "yes", "stack.yaml") for name, why in run_time_troubles(run).items()]
     if given.gpu or declared["cuda"] is None:  # a login node need not have what compute nodes need
@@ -140,6 +144,20 @@ def _package_checks(
     return checks + _conda_checks(conda, records)
 
 
+def _file_checks(pins: dict[str, tuple[str, int]], lock: str, since: float) -> list[dict[str, Any]]:
+    """Whether all files are as they were installed; those that nobody has touched `since` then are not read again."""
+    found = edited_files(Path(sysconfig.get_path("purelib")), since)
+    checks = [
+        check(f"files of {package}", "as installed", f"changed: {', '.join(files[:5])}", _line_of(package, pins, lock))
+        for package, files in found.items()
+    ]
+    return checks or [check("files of all packages", "as installed", "as installed", lock)]
+
+
+def _line_of(package: str, pins: dict[str, tuple[str, int]], lock: str) -> str:
+    return f"{lock}:{pins[package][1]}" if package in pins else f"{lock}: no line"
+
+
 def _need_checks(needs: list[str], cuda: str | None, layer: bool) -> list[dict[str, Any]]:
     found = {lack.need: lack.line for lack in lacks(needs, cuda, layer=layer)}
     return [check(f"what runs here needs {need}", "there", found.get(need, "there"), "stack.yaml") for need in needs]
@@ -152,7 +170,7 @@ def _probe_checks(
     for probe in probes:
         # The last line before a crash of the interpreter itself (SIGILL on an old CPU) names what ran.
         print(f"checking {probe.name}", file=sys.stderr, flush=True)
-        source = f"{lock}:{pins[probe.package][1]}" if probe.package in pins else f"{lock}: no line"
+        source = _line_of(probe.package, pins, lock)
         wanted = _expected(probe.expected, pins, declared)
         if off := next((name for name in probe.off_by if os.environ.get(name) == "1"), None):
             checks.append({**check(probe.name, wanted, f"off by {off}", source), "ok": True})
@@ -205,12 +223,16 @@ def _parser() -> argparse.ArgumentParser:
 def _built(given: argparse.Namespace) -> dict[str, Any]:
     if given.lock_id:  # the builder tells everything itself
         return {}
-    # Not resolved: a conda environment is reached through a link, beside which the verdict lies.
-    path = given.built or Path(sys.prefix).parent / "verify.json"
+    path = _verdict(given)
     if path.is_file():
         found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         return found
     return {}
+
+
+def _verdict(given: argparse.Namespace) -> Path:
+    # Not resolved: what was recorded as found is reached through a link, beside which the verdict lies.
+    return given.built or Path(sys.prefix).parent / "verify.json"
 
 
 def _expected(value: Any, pins: dict[str, tuple[str, int]], declared: dict[str, Any]) -> Any:

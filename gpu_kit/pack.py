@@ -13,6 +13,7 @@ from packaging.utils import parse_wheel_filename
 
 from common.errors import UserError
 from common.files import ROOT, write_json
+from common.redaction import without_secrets
 from engines import engine_named
 from gpu_kit.stages import BUNDLES, PLATFORM, PYTHON, STAGES, TORCH, Bundle, Stage
 from gpu_kit.trees import tree_hashes
@@ -23,8 +24,7 @@ from workflow.config.plan import Plan, load_plan
 from workflow.config.reading import read_yaml
 from workflow.stacks.definition import ENVS, load_stack
 from workflow.stacks.lockfile import Pin, check_lock
-from workflow.stacks.portable import download
-from workflow.stacks.uv import end_of_output
+from workflow.stacks.uv import HOW_TO_SET_SOURCES, end_of_output
 
 PART_MIB = 48
 """An upload holds 64 MiB, and the working tree is part of it."""
@@ -72,12 +72,31 @@ def write_bundle(name: str, bundle: Bundle, out: Path) -> dict[str, Any]:
 def _download(bundle: Bundle, folder: Path) -> dict[Path, str]:
     """The bundle's wheels, with the lock's hashes, and the package of each; files that are there are kept."""
     pins, without_wheel = _pins(bundle), load_stack(bundle.stack, ENVS).source_builds
-    download([pin for pin in pins if pin.name not in without_wheel], folder, PYTHON, PLATFORM)
+    _fetch([pin for pin in pins if pin.name not in without_wheel], folder)
     for pin in pins:
         if pin.name in without_wheel:
             _build(pin, folder)
     packages = {path: str(parse_wheel_filename(path.name)[0]) for path in folder.glob("*.whl")}
     return {path: name for path, name in packages.items() if name in {pin.name for pin in pins}}
+
+
+def _fetch(pins: Iterable[Pin], folder: Path) -> None:
+    """Download a wheel of each pin for the target, by its hash; index, proxy and passwords are pip's own settings."""
+    folder.mkdir(parents=True, exist_ok=True)
+    # pip takes only the platforms that are named; manylinux2014, which is 2_17, includes the older names.
+    minor, machine = PLATFORM.removeprefix("manylinux_2_").split("_", 1)
+    names = [f"manylinux_2_{older}" for older in range(int(minor), 17, -1)]
+    platforms = [f"--platform={each}_{machine}" for each in (*names, "manylinux2014", "linux")]
+    with tempfile.NamedTemporaryFile("w", suffix=".txt") as listed:
+        listed.write("".join(pin.requirement for pin in pins))
+        listed.flush()
+        command = [sys.executable, "-P", "-m", "pip", "download", "--disable-pip-version-check", "--no-deps"]
+        command += ["--only-binary=:all:", "--require-hashes", "--implementation=cp", f"--python-version={PYTHON}"]
+        command += ["--no-cache-dir", *platforms, "--dest", str(folder), "-r", listed.name]
+        done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
+    if done.returncode != 0:
+        said = end_of_output(without_secrets(done.stderr), 6)
+        raise UserError(f"a wheel could not be downloaded; pip said:\n{said}\n{HOW_TO_SET_SOURCES}")
 
 
 def _build(pin: Pin, folder: Path) -> None:

@@ -8,7 +8,12 @@ AS_WORDS = " ".join(f"{key}={{resources.{key}:q}}" for key in KEYS)
 rule train:
     input:
         # A user's script has none of these.
-        stack=lambda wildcards: PLAN.needed_files(wildcards.run_id, PLAN.stack_file),
+        stack=ancient(
+            lambda wildcards: PLAN.needed_files(wildcards.run_id, PLAN.stack_file)
+        ),
+        checked=lambda wildcards: PLAN.needed_files(
+            wildcards.run_id, PLAN.checked_file
+        ),
         inputs=lambda wildcards: PLAN.needed_files(wildcards.run_id, PLAN.inputs_file),
         # While something is impossible, nothing is trained. This is not preflight.json, which every change of the plan
         # rewrites: a plain input would train finished runs again, and with ancient() Snakemake does not look at a run's

@@ -30,7 +30,7 @@ case $what in
   build)
     # What their definitions say (run_needs in envs/*/stack.yaml).
     for stack in "${stacks[@]}"; do
-      found=$("$python" -m workflow.stacks needs "$stack" --debian)
+      found=$("$python" -m workflow.stacks check "$stack" --debian)
       read -ra lacking <<<"${found//$'\n'/ }"
       missing+=("${lacking[@]}")
     done

@@ -45,7 +45,9 @@ class QuickSite(Site):
             made = folder / ".stacks" / name / lock
             executable(made / "env" / "bin" / "python", PYTHON.format(python=sys.executable, **words))
             verdict = {"ok": True, "lock_id": lock, "verify_id": verify_id(stack)}
-            (made / "verify.json").write_text(json.dumps(verdict))
+            for file in ("verify.json", f"verify-{verify_id(stack)}.json"):
+                (made / file).write_text(json.dumps(verdict))
+            (made / "env" / "origin.json").write_text("{}")
 
     def compose(self, **settings):
         self.composed.write_text(json.dumps(settings))

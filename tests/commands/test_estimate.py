@@ -1,6 +1,5 @@
 """What `rolloutbench plan` says before anything is spent."""
 
-import json
 import time
 from pathlib import Path
 
@@ -9,9 +8,7 @@ import yaml
 
 from common.errors import UserError
 from workflow.commands.estimate import plan_lines
-from workflow.commands.status import status_lines, take_snapshot
 from workflow.config.plan import load_plan
-from workflow.runs.experiment import named_experiment, planned_experiment
 from workflow.runs.locks import try_lock
 
 from ..runs.make_runs import MadeRun, answer, write
@@ -121,21 +118,6 @@ def test_seconds_are_those_of_the_same_factors_then_of_the_arm_then_the_given_on
     assert rows["transformers-temperature=1.0-s1"][6] == "~7.00"
     more = planned(sweep={"workload.temperature": [0.5, 1.0, 2.0]})
     assert next(line for line in told(more) if line[:1] == ["vllm-temperature=2.0-s0"])[6] == "~20.0"
-
-
-def test_a_stack_that_was_adopted_is_told_by_plan_and_status(results):
-    plan = planned()
-    folder = Path(plan.stack_file("vllm-s0")).parent / "env"
-    folder.mkdir(parents=True)
-    origin = {"state": "adopted, not built", "image": "/images/trl.sif"}
-    (folder / "origin.json").write_text(json.dumps(origin))
-    note = "stack trl-vllm-cpu: adopted, not built (/images/trl.sif)"
-    assert f"- {note}" in plan_lines(plan, None, None)
-    experiment = planned_experiment(plan)
-    assert note in status_lines(take_snapshot(experiment))
-    results.mkdir(parents=True)
-    (results / "plan.json").write_text(json.dumps(plan.as_json()))
-    assert note in status_lines(take_snapshot(named_experiment("mine")))
 
 
 def test_a_request_that_can_never_run_is_refused_and_one_of_a_finished_run_is_not(results):

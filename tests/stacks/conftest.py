@@ -167,6 +167,10 @@ class Site:
         )
         return folder
 
+    def passed(self):
+        """The verdicts of environments that have passed their checks: all others do not count."""
+        return list(self.stacks.rglob("verify*.json"))
+
     def built(self, name="tiny"):
         """Everything under the stack's folder but the lock file: finished and unfinished environments alike."""
         folder = self.stacks / name

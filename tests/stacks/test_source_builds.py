@@ -113,7 +113,7 @@ def test_it_is_built_after_the_wheels_with_the_stacks_settings(kernel, tmp_path)
     assert built.returncode == 0, built.stderr
     assert "building rbt-kernel 1.0 from source, 3 compilers at once: 10-60 minutes" in built.stderr
     (folder,) = kernel.built()
-    assert sorted(path.name for path in folder.iterdir()) == ["env", "verify.json"]
+    assert {path.name.partition("-")[0] for path in folder.iterdir()} == {"env", "verify", "verify.json"}
     code = "import json, rbt_kernel; print(json.dumps(rbt_kernel.seen))"
     told = subprocess.check_output([folder / "env" / "bin" / "python", "-I", "-c", code], text=True)
     assert json.loads(told) == {

@@ -181,13 +181,14 @@ def require_startable(workflow: Any, plan: Plan) -> None:
         # Imported here, so that a parse of the Snakefile does not load the code that builds stacks.
         from workflow.stacks.definition import require_closed, require_own_stacks
         from workflow.stacks.found import require_unchanged
-        from workflow.stacks.verification import require_verified
+        from workflow.stacks.verification import require_as_verified
 
         require_own_stacks()
         for name, lock in dict.fromkeys((run.stack, run.lock_id) for run in plan.runs.values() if run.stack):
             require_closed(name, lock)
-        require_unchanged(run.stack for run in _unfinished(plan) if run.stack)
-        require_verified((run.stack, run.lock_id) for run in plan.runs.values() if run.stack)
+        unfinished = [run for run in _unfinished(plan) if run.stack]
+        require_unchanged(run.stack for run in unfinished)
+        require_as_verified(((run.stack, run.lock_id) for run in unfinished), plan.config.envs.backend)
     require_possible(plan, site_of(workflow).setup)
     require_readable(plan)
     require_sources(plan)

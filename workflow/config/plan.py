@@ -94,9 +94,20 @@ class Plan:
         return [run_id for run_id in self.own_runs if run_id in first]
 
     def stack_file(self, run_id: str) -> str:
-        """The file that marks a run's stack as built."""
+        """The file that marks a run's stack as built, and that its processes read."""
         run = self.runs[run_id]
         return f".stacks/{run.stack}/{run.lock_id}/verify.json"
+
+    def checked_file(self, run_id: str) -> str:
+        """The file that marks a run's stack as verified by today's checks."""
+        run = self.runs[run_id]
+        return f".stacks/{run.stack}/{run.lock_id}/verify-{self.verify_ids[run.stack]}.json"
+
+    @cached_property
+    def verify_ids(self) -> dict[str, str]:
+        """The checks of each stack."""
+        names = dict.fromkeys(run.stack for run in self.runs.values() if run.stack)
+        return {name: stacks.verify_id(stacks.load_stack(name)) for name in names}
 
     def inputs_file(self, run_id: str) -> str:
         """The file that marks a run's data and model as prepared."""

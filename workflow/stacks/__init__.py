@@ -3,7 +3,16 @@
 Snakemake imports this at every parse, so it loads only `definition` and `environment` (standard library and yaml).
 """
 
-from workflow.stacks.definition import Stack, built_dir, found_names, load_stack, lock_id, stack_names, stack_python
+from workflow.stacks.definition import (
+    Stack,
+    built_dir,
+    found_names,
+    load_stack,
+    lock_id,
+    stack_names,
+    stack_python,
+    verify_id,
+)
 from workflow.stacks.environment import stack_environment
 
 __all__ = [
@@ -15,4 +24,5 @@ __all__ = [
     "stack_environment",
     "stack_names",
     "stack_python",
+    "verify_id",
 ]

@@ -1,13 +1,15 @@
-"""Builds a stack's lock into a verified environment under `.stacks/`."""
+"""Builds a stack's lock into a verified environment under `.stacks/`, in place: a build that ended early goes on."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
 import shutil
+import subprocess
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -15,17 +17,19 @@ from packaging.utils import canonicalize_name
 
 from common.errors import UserError
 from common.files import write_private
-from workflow.stacks import staging
-from workflow.stacks.conda import PROGRAMS, CondaPackage, activated, check_conda_lock, create_prefix, find_conda
+from workflow.stacks.conda import PROGRAMS, activated, check_conda_lock, create_prefix, find_conda
 from workflow.stacks.definition import ENVS, SITE_PACKAGES, Stack, built_dir, load_stack
+from workflow.stacks.disk import builder_lock, explaining_disk, require_space
+from workflow.stacks.found import make_ready
 from workflow.stacks.lockfile import Pin, check_lock, torch_index
 from workflow.stacks.needs import require_needs
 from workflow.stacks.uv import Uv, configured_uv, end_of_output, uv_error
-from workflow.stacks.verification import BuiltEnvironment, built_by, is_ready, origin_of, verify, was_chosen
+from workflow.stacks.verification import BuiltEnvironment, built_by, is_complete, is_ready, require_backend, verify
 
 BACKENDS = ("auto", "conda", "uv")
 GIB_PER_JOB = 8
 """Upper limit of one CUDA compiler's memory, from flash-attn's largest files."""
+_CGROUPS = Path("/sys/fs/cgroup")
 
 
 @dataclass(frozen=True)
@@ -48,17 +52,13 @@ def build(
 ) -> Path:
     """Builds and verifies the stack unless it is ready; returns its folder, `<stacks_dir>/<name>/<lock_id>`.
 
-    UserError reports what failed. A failed build leaves nothing new in the folder, and an environment that no longer
-    verifies loses its verify.json.
+    UserError reports what failed. An environment that was complete once is only verified again: jobs may use it.
 
     expected: the plan's lock_id; a lock that has changed since is rejected.
-    backend: `conda` with the conda layer, `uv` without it, `auto` with it where a conda program exists. A stack with
-    another backend is built again, unless it is adopted.
+    backend: `conda` with the conda layer, `uv` without it, `auto` with it where a conda program exists.
     """
     stack = load_stack(name, envs)
     if stack.found_python:
-        from workflow.stacks.found import make_ready  # asks the trainers, which a builder lacks
-
         return make_ready(stack, expected)
     pins = check_lock(name, envs)
     final = built_dir(stack, stacks_dir)
@@ -67,101 +67,89 @@ def build(
             f"{stack.lock} changed after the plan was made: {expected} was planned, the lock is now {final.name}; "
             "run again to make a new plan"
         )
-    wanted = "auto" if was_chosen(origin_of(final)) else backend if stack.conda_lock else "uv"
-    if is_ready(stack, final, wanted):
+    require_backend(stack, final, backend)
+    if is_ready(stack, final):
         return final
-    with staging.explaining_disk(name, final.parent), staging.builder_lock(final.parent, name) as fds:
-        if not is_ready(stack, final, wanted) and not _verify_again(stack, final, wanted, fds):
-            _build(stack, pins, final, wanted, fds)
+    with explaining_disk(name, final.parent), builder_lock(final.parent, name) as fds:
+        require_backend(stack, final, backend)
+        if not is_ready(stack, final):
+            _finish(stack, pins, final, backend, fds)
     return final
 
 
-def _verify_again(stack: Stack, final: Path, wanted: str, fds: tuple[int, ...]) -> bool:
-    """Verifies an existing environment; True if it passes. UserError if an adopted one fails."""
-    origin = origin_of(final)
-    advice = (
-        f"{stack.name} is {origin.get('state')} ({origin.get('image')}), and fails its verification: adopt it again "
-        f"(`python -m workflow.stacks adopt {stack.name} --image …`), or remove {final} to build it"
-    )
-    if not (final / "env" / "bin" / "python").exists() or wanted not in {"auto", built_by(final)}:
-        if was_chosen(origin):
-            raise UserError(advice)
-        return False
-    # One rename created it, so it is complete; only its verification is missing or out of date.
-    try:
-        stack.log("verifying the existing environment")
-        verify(BuiltEnvironment(stack, final / "env", final.name, check_conda_lock(stack), origin, fds), final)
-    except UserError as error:
-        if was_chosen(origin):
-            raise UserError(f"{error}\n{advice}") from None
-        (final / "verify.json").unlink(missing_ok=True)
-        stack.log(f"the environment fails its verification and is built again\n{error}")
-        return False
-    return True
-
-
-def _build(stack: Stack, pins: list[Pin], final: Path, wanted: str, fds: tuple[int, ...]) -> None:
+def _finish(stack: Stack, pins: list[Pin], final: Path, backend: str, fds: tuple[int, ...]) -> None:
     started = time.monotonic()
-    packages = check_conda_lock(stack) if _takes_conda(stack, wanted) else None
-    uv = replace(configured_uv(), fds=fds)
-    for line in require_needs(stack, pins, packages):
-        stack.log(f"compute nodes need to run it, and this machine lacks: {line}")
-    staging.require_space(final.parent, stack.disk_gib, stack.name)
-    layer = PipLayer(stack, pins, uv, torch_index(stack, pins, uv))
-    stack.log(f"{len(pins)} packages from {uv.sources}{' and PyTorch' if layer.torch_index else ''}")
-    if packages is None:
-        with staging.building_folder(final.parent, final.name) as temporary:
-            _make_venv(stack, temporary / "env", uv)
-            _install(layer, temporary / "env", temporary)
-            _verify_and_move(layer, temporary, final)
+    if complete := is_complete(final):
+        stack.log("verifying the existing environment")
     else:
-        _build_in_place(layer, packages, final)
+        _install(stack, pins, final, backend, fds)
+        # The mark of a complete environment must not reach the disk before its files.
+        subprocess.run(["sync", "--file-system", final], stderr=subprocess.DEVNULL, check=False)
+        stack.log("verifying")
+    packages = check_conda_lock(stack) if built_by(final) == "conda" else ()
+    try:
+        verify(BuiltEnvironment(stack, final / "env", final.name, packages, {}, fds), final)
+    except UserError as error:
+        if not complete:
+            raise
+        raise UserError(
+            f"{error}\nThe environment stays as it is, since runs may use it; if none does, remove it and it is built "
+            f"again: rm -r {final}"
+        ) from None
     stack.log(f"ready in {time.monotonic() - started:.0f} s: {final}")
 
 
-def _takes_conda(stack: Stack, wanted: str) -> bool:
+def _install(stack: Stack, pins: list[Pin], final: Path, backend: str, fds: tuple[int, ...]) -> None:
+    """Makes the environment, or what an earlier build has left of it, what the locks say."""
+    packages = check_conda_lock(stack) if _takes_conda(stack, backend) else None
+    uv = replace(configured_uv(), fds=fds)
+    for line in require_needs(stack, pins, packages):
+        stack.log(f"compute nodes need to run it, and this machine lacks: {line}")
+    require_space(final.parent, stack.disk_gib, stack.name)
+    layer = PipLayer(stack, pins, uv, torch_index(stack, pins, uv))
+    stack.log(f"{len(pins)} packages from {uv.sources}{' and PyTorch' if layer.torch_index else ''}")
+    env = (final / "env").absolute()  # a conda environment's files contain it
+    if env.exists() and (packages is None) != (built_by(final) == "uv"):
+        shutil.rmtree(env)  # half built with the other backend
+    final.mkdir(exist_ok=True)
+    if packages is None:
+        _make_venv(stack, env, uv)
+    else:
+        create_prefix(stack, packages, env, final.parent.parent, uv)
+        layer = replace(layer, uv=replace(uv, environ=activated(env, uv.environ)))
+    with _work_folder(final) as work:
+        _install_pins(layer, env, work, with_conda=packages is not None)
+
+
+@contextlib.contextmanager
+def _work_folder(final: Path) -> Iterator[Path]:
+    """A private folder on the environment's file system; what a killed builder left in it is removed first."""
+    work = final / ".work"
+    shutil.rmtree(work, ignore_errors=True)
+    work.mkdir(mode=0o700)
+    try:
+        yield work
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+
+
+def _takes_conda(stack: Stack, backend: str) -> bool:
     """Whether to build the stack with its conda layer; logs a layer that is left out."""
     if stack.conda_lock is None:
         return False
-    if wanted == "conda" or (wanted == "auto" and find_conda()):
+    if backend == "conda" or (backend == "auto" and find_conda()):
         return True
     missing = f"no {' or '.join(PROGRAMS)} found; `envs.backend: conda` builds with it"
-    reason = "as configured" if wanted == "uv" else missing
+    reason = "as configured" if backend == "uv" else missing
     stack.log(f"without its conda layer ({reason}): Python and compilers are this machine's own")
     return False
 
 
-def _verify_and_move(layer: PipLayer, temporary: Path, final: Path) -> None:
-    """Verifies the environment `temporary/env`, then moves it to its final path."""
-    stack = layer.stack
-    if programs := staging.foreign_paths(temporary / "env" / "bin", temporary.name):
-        raise UserError(
-            f"{stack.name}: {', '.join(programs)} in env/bin contain the build folder's path and would break when it "
-            "is renamed; their packages cannot be part of a stack"
-        )
-    stack.log("verifying")
-    verify(BuiltEnvironment(stack, temporary / "env", final.name, (), {}, layer.uv.fds), temporary)
-    staging.move_into_place(temporary, final)
-
-
-def _build_in_place(layer: PipLayer, packages: list[CondaPackage], final: Path) -> None:
-    stack, uv = layer.stack, layer.uv
-    with staging.growing_prefix(final) as prefix, staging.building_folder(final.parent, final.name) as work:
-        prefix = prefix.absolute()  # the environment's files contain it
-        create_prefix(stack, packages, prefix, final.parent.parent, uv)
-        _install(replace(layer, uv=replace(uv, environ=activated(prefix, uv.environ))), prefix, work)
-        stack.log("verifying")
-        verify(BuiltEnvironment(stack, prefix, final.name, packages, {}, uv.fds), work)
-        (final / "verify.json").unlink(missing_ok=True)
-        staging.link_into_place(prefix, final)
-        (work / "verify.json").replace(final / "verify.json")
-
-
 def _make_venv(stack: Stack, env: Path, uv: Uv) -> None:
-    """Creates an empty, relocatable environment of the stack's Python."""
+    """Creates an environment of the stack's Python; it also works where its folder is moved to."""
     python = stack.python
-    command = ["venv", str(env), "--python", python, "--relocatable", "--no-python-downloads", "--no-project"]
-    status, output = uv.run(command)
+    command = ["venv", str(env), "--python", python, "--allow-existing", "--relocatable"]
+    status, output = uv.run([*command, "--no-python-downloads", "--no-project"])
     if status != 0:
         if "No interpreter found" in output:
             raise UserError(
@@ -171,32 +159,27 @@ def _make_venv(stack: Stack, env: Path, uv: Uv) -> None:
         raise uv_error(output, f"{stack.name}: making the environment with Python {python}", uv)
 
 
-def _install(layer: PipLayer, env: Path, folder: Path) -> None:
-    """Installs the pip layer into an empty or a conda environment.
-
-    `folder` is on the environment's file system, for temporary files.
-    """
+def _install_pins(layer: PipLayer, env: Path, work: Path, *, with_conda: bool) -> None:
     stack, uv, names = layer.stack, layer.uv, {pin.name for pin in layer.pins}
-    work = folder / "work"
-    work.mkdir()
-    listed = work / "wheels.txt"
-    wanted = [pin.requirement for pin in layer.pins if pin.name not in stack.source_builds]
-    listed.write_text("".join(wanted), encoding="utf-8")
-    # `pip sync` would remove conda's packages that the lock does not list. --no-deps: the lock is complete, and its
-    # overrides exclude packages. --no-build: builds would use unpinned tools and differ between machines.
-    command = ["pip", "install", "--require-hashes", "--no-build", "--no-deps"]
-    command += ["--python", str(env / "bin" / "python"), "--break-system-packages"]
     infos = env.glob("lib/python*/site-packages/*.dist-info")
-    for name in sorted({canonicalize_name(path.name.partition("-")[0]) for path in infos} & names):
+    there = {canonicalize_name(path.name.partition("-")[0]) for path in infos}
+    # What an earlier build has compiled stays.
+    to_build = [name for name in stack.source_builds if with_conda or name not in there]
+    listed = work / "wheels.txt"
+    listed.write_text("".join(pin.requirement for pin in layer.pins if pin.name not in to_build), encoding="utf-8")
+    # The lock is complete, and its overrides exclude packages, so that dependencies do not count. --no-build: builds
+    # would use unpinned tools and differ between machines. `sync` would remove what conda alone has.
+    command = ["pip", "install", "--no-deps"] if with_conda else ["pip", "sync", "--allow-empty-requirements"]
+    command += ["--require-hashes", "--no-build", "--python", str(env / "bin" / "python"), "--break-system-packages"]
+    for name in sorted(there & names) if with_conda else []:
         command += ["--reinstall-package", name]  # the lock's file replaces conda's
-    if wanted:
-        command += [*uv.arguments, *layer.torch_index, "-r", str(listed)]
+    if listed.stat().st_size or not with_conda:
+        command += [*uv.arguments, *layer.torch_index, "-r" if with_conda else "--", str(listed)]
         status, output = uv.run(command, show=True)
         if status != 0:
             raise uv_error(output, f"{stack.name}: installing {stack.lock}", uv)
     pins = {pin.name: pin for pin in layer.pins}
-    build_from_source(stack, [pins[name] for name in stack.source_builds], env / "bin" / "python", uv, work)
-    shutil.rmtree(work)
+    build_from_source(stack, [pins[name] for name in to_build], env / "bin" / "python", uv, work)
 
 
 def build_from_source(stack: Stack, pins: list[Pin], python: Path, uv: Uv, work: Path) -> None:
@@ -245,14 +228,30 @@ def build_settings(stack: Stack, environ: Mapping[str, str] = os.environ) -> dic
     return settings
 
 
-def jobs_at_once(environ: Mapping[str, str]) -> int:
-    """Parallel compilers that the processors and memory of this machine or Slurm job allow; at least one."""
+def jobs_at_once(environ: Mapping[str, str], cgroups: Path = _CGROUPS) -> int:
+    """Parallel compilers that the processors and memory of this machine, job or container allow; at least one."""
     processors = int(environ.get("SLURM_CPUS_PER_TASK") or len(os.sched_getaffinity(0)))
     meminfo = Path("/proc/meminfo").read_text(encoding="utf-8")
     limits_gib = [int(free_kib) / 2**20 for free_kib in re.findall(r"MemAvailable:\s+(\d+) kB", meminfo)]
-    if granted_mib := environ.get("SLURM_MEM_PER_NODE"):  # usually less than the machine has free
+    # Of a Slurm job, by either option; usually less than the machine has free.
+    if granted_mib := environ.get("SLURM_MEM_PER_NODE"):
         limits_gib.append(int(granted_mib) / 1024)
+    elif granted_mib := environ.get("SLURM_MEM_PER_CPU"):
+        limits_gib.append(int(granted_mib) * processors / 1024)
+    limits_gib += [limit / 2**30 for limit in _cgroup_limits(cgroups)]
     return max(1, min(processors, int(min(limits_gib) // GIB_PER_JOB)))
+
+
+def _cgroup_limits(cgroups: Path) -> Iterator[int]:
+    """The memory limits of this process's control groups (versions 2 and 1) in bytes; also those of a container."""
+    for line in Path("/proc/self/cgroup").read_text(encoding="utf-8").splitlines():
+        _, kinds, own = line.split(":", 2)
+        if kinds and "memory" not in kinds.split(","):
+            continue
+        root, file = (cgroups / "memory", "memory.limit_in_bytes") if kinds else (cgroups, "memory.max")
+        for folder in (Path(own.lstrip("/")), *Path(own.lstrip("/")).parents):
+            with contextlib.suppress(OSError, ValueError):  # "max": without a limit
+                yield int((root / folder / file).read_text(encoding="utf-8"))
 
 
 def _uv_toml(name: str, settings: Mapping[str, str], uv: Uv) -> str:

@@ -19,12 +19,13 @@ import yaml
 from common.errors import UserError
 from common.files import file_sha256
 from common.redaction import without_secrets
-from workflow.stacks import conda_install, staging
+from workflow.stacks import conda_install
 from workflow.stacks.definition import ENVS, Stack
+from workflow.stacks.disk import builder_lock
 from workflow.stacks.uv import NO_SPACE, Uv, end_of_output, run, uv_error
 
 PLATFORM = "linux-64"
-_AGAIN = "make it again with conda-lock (docs/stacks.md#add-or-refresh-a-stack)"
+_AGAIN = "make it again: `make lock STACK=` and the stack's name"
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 PROGRAMS = ("micromamba", "mamba", "conda")
 PUBLIC_ALIAS = "https://conda.anaconda.org/"
@@ -78,15 +79,15 @@ def parse_conda_lock(path: Path) -> list[CondaPackage]:
     return packages
 
 
-def check_conda_lock(stack: Stack) -> list[CondaPackage]:
+def check_conda_lock(stack: Stack, lock: Path | None = None) -> list[CondaPackage]:
     """The packages of the stack's conda lock; empty without a lock. Of an environment as found: what was recorded.
 
-    UserError if Python has another release than the stack's. conda-lock makes the rest fit, and compares the lock with
-    environment.yml (`--check-input-hash`).
+    `lock` replaces conda-lock.yml, to check a new one. UserError if Python has another release than the stack's; that
+    the rest fits is conda-lock's work.
     """
     if stack.found_python:
         return explicit_packages(stack.found_conda)
-    path = stack.conda_lock
+    path = lock or stack.conda_lock
     if path is None:
         return []
     packages = parse_conda_lock(path)
@@ -140,26 +141,26 @@ def find_conda() -> str | None:
 
 
 def installer_library(folder: Path, uv: Uv) -> Path:
-    """The folder below `folder` with the locked py-rattler; uv installs it if it is missing."""
-    library = folder / file_sha256(INSTALLER_LOCK)[:12]
-    if not library.is_dir():
-        with staging.building_folder(folder, library.name) as temporary:
-            command = ["pip", "install", "--require-hashes", "--no-build", "--no-deps", "--python", sys.executable]
-            status, output = uv.run([*command, *uv.arguments, "--target", str(temporary), "-r", str(INSTALLER_LOCK)])
-            if status != 0:
-                raise uv_error(output, "installing py-rattler, which installs conda packages", uv)
-            staging.move_into_place(temporary, library)
-    return library
+    """The folder with the locked py-rattler, which uv installs if it is missing."""
+    done = folder / f"installed-{file_sha256(INSTALLER_LOCK)[:12]}"
+    with builder_lock(folder, "py-rattler"):
+        if done.exists():
+            return folder
+        command = ["pip", "sync", "--require-hashes", "--no-build", "--python", sys.executable, "--target", str(folder)]
+        status, output = uv.run([*command, *uv.arguments, str(INSTALLER_LOCK)])
+        if status != 0:
+            raise uv_error(output, "installing py-rattler, which installs conda packages", uv)
+        done.touch()
+    return folder
 
 
 def create_prefix(stack: Stack, packages: list[CondaPackage], prefix: Path, stacks_dir: Path, uv: Uv) -> None:
-    """Downloads the packages, compares each file's sha256 with the lock's, and installs them into the new prefix.
+    """Downloads the packages, compares each file's sha256 with the lock's, and makes the prefix have these packages.
 
     Unpacked packages stay in `.conda-packages` for the next build. UserError reports what failed. A conda prefix cannot
     be moved.
     """
-    with staging.builder_lock(stacks_dir / ".conda-installer", f"{stack.name}: py-rattler"):
-        library = installer_library(stacks_dir / ".conda-installer", uv)
+    library = installer_library(stacks_dir / ".conda-installer", uv)
     alias = channel_alias() or PUBLIC_ALIAS
     urls = [re.sub(f"^{re.escape(PUBLIC_ALIAS)}", lambda _: alias, package.url) for package in packages]
     channels = {without_secrets(url.rsplit("/", 2)[0]) for url in urls}

@@ -28,6 +28,7 @@ def main() -> int:
 
 async def _install(given: dict[str, Any]) -> None:
     from rattler import install
+    from rattler.config import Config
     from rattler.package_cache import PackageCache, PackageCacheLayer, ValidationMode
 
     # Checks the contents, not the dates, of packages that an earlier build unpacked.
@@ -38,6 +39,8 @@ async def _install(given: dict[str, Any]) -> None:
         package_cache=PackageCache.from_layers([layer]),
         execute_link_scripts=True,  # as conda does
         show_progress=False,
+        # Copies, as uv's: an edit of a hard link would be in the cache, and with it in every environment.
+        config=Config.from_toml("allow-hard-links = false\nallow-symbolic-links = false"),
     )
 
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import sys
 from contextlib import suppress
 from dataclasses import field, fields
+from functools import cache
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -32,12 +34,12 @@ from common.messages import unknown_name
 ENVS = ROOT / "envs"
 STACKS = Path(".stacks")
 """The folder of built environments and of stacks recorded as found, in the working directory."""
-TRIAL = "-next"
-"""The end of the name of a copy in which another release is tried (upgrade.py)."""
 CURRENT = "current"
 """In a found stack's folder: the link to what was recorded last, a folder named by its lock_id."""
 SITE_PACKAGES = "{site-packages}"
 """Placeholder in paths of stack.yaml for the environment's site-packages, where NVIDIA installs libraries."""
+_COMMENT = re.compile(r"(^|\s)#.*", re.MULTILINE)
+_CONDA_FILE = re.compile(r"\bsha256: ([0-9a-f]{64})\b")
 Resource = Literal["cpus_per_task", "mem_mb", "runtime"]
 BUILD_JOB: dict[Resource, int] = {"cpus_per_task": 4, "mem_mb": 16000, "runtime": 120}
 """Slurm resources of the job that builds a stack, unless stack.yaml sets others."""
@@ -128,8 +130,8 @@ _STACK = TypeAdapter(Stack)
 
 
 def stack_names(envs: Path = ENVS) -> list[str]:
-    """The sorted names of all stacks that are built from a lock: the folders of `envs` with a stack.yaml, no trials."""
-    return sorted(path.parent.name for path in envs.glob("*/stack.yaml") if not path.parent.name.endswith(TRIAL))
+    """The sorted names of all stacks that are built from a lock: the folders of `envs` with a stack.yaml."""
+    return sorted(path.parent.name for path in envs.glob("*/stack.yaml"))
 
 
 def require_own_stacks() -> None:
@@ -206,23 +208,35 @@ def _problem(error: ValidationError) -> str:
 def lock_id(stack: Stack) -> str:
     """12 hex digits of a sha256 over everything that defines the environment.
 
-    These are Python's release, the pip lock, the conda lock if there is one (whichever backend builds the stack), and
-    the source builds with their settings. Of an environment recorded as found: what was recorded, not its path.
+    These are Python's release, the pins and hashes of the pip lock and of the conda lock if there is one (whichever
+    backend builds the stack), and the source builds with their settings. Comments and layout of a lock do not count.
+    Of an environment recorded as found: what was recorded, not its path.
     """
     try:
-        lock = stack.lock.read_bytes()
+        lock = stack.lock.read_text(encoding="utf-8")
     except FileNotFoundError:
-        raise UserError(f"{stack.lock} is missing; make it with `make locks STACK={stack.name}`") from None
-    digest = hashlib.sha256(b"python " + stack.python.encode() + b"\n" + lock)
+        raise UserError(f"{stack.lock} is missing; make it with `make lock STACK={stack.name}`") from None
+    # The comments of a record say where packages come from.
+    pins = lock if stack.found_python else " ".join(_COMMENT.sub("", lock).replace("\\\n", " ").split())
+    digest = hashlib.sha256(f"python {stack.python}\n{pins}".encode())
     if stack.conda_lock is not None:
-        digest.update(b"\nconda " + hashlib.sha256(stack.conda_lock.read_bytes()).digest())
+        files = sorted(_CONDA_FILE.findall(stack.conda_lock.read_text(encoding="utf-8")))
+        digest.update(f"\nconda {' '.join(files)}".encode())
     if stack.found_python:
         conda = stack.found_conda.read_bytes() if stack.found_conda.is_file() else b""
         digest.update(b"\nfound " + json.dumps([stack.accelerator, stack.cuda]).encode() + conda)
     if stack.source_builds:
         settings = [sorted(stack.source_builds), sorted(stack.source_environment.items())]
         digest.update(b"\nsource " + json.dumps(settings).encode())
-    return digest.hexdigest()[:12]
+    found = digest.hexdigest()[:12]
+    return _former_ids().get(found, found)
+
+
+@cache
+def _former_ids() -> dict[str, str]:
+    """The ids of locks that were in use when an id was a hash of the lock's text: finished runs have them."""
+    lines = (ENVS / "lock_ids.txt").read_text(encoding="utf-8").splitlines()
+    return dict(line.split()[:2] for line in lines if not line.startswith("#"))
 
 
 def verify_id(stack: Stack) -> str:

@@ -14,6 +14,7 @@ import os
 import re
 import shlex
 import subprocess
+import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -29,9 +30,9 @@ from engines import Engine, engine_named, engines
 from trainers.protocol import Trainer
 from trainers.registry import brings_work, trainer_named, trainers
 from trainers.replay import RELEASE
-from workflow.stacks import staging
 from workflow.stacks.conda import check_conda_lock
 from workflow.stacks.definition import CURRENT, ENVS, STACKS, Stack, load_stack, lock_id, read_stack, stack_names
+from workflow.stacks.disk import builder_lock, explaining_disk
 from workflow.stacks.verification import FOUND, BuiltEnvironment, is_ready, verify
 
 OLDEST_PYTHON = "3.10"
@@ -91,7 +92,8 @@ def record(name: str, python: Path, *, trainer: str | None = None, engine: str |
     }
     own = STACKS / name
     own.mkdir(parents=True, exist_ok=True)
-    with staging.building_folder(own, CURRENT) as folder:
+    with tempfile.TemporaryDirectory(dir=own) as temporary:
+        folder = Path(temporary)
         write_text(folder / "stack.yaml", yaml.safe_dump(declared, sort_keys=False, allow_unicode=True))
         write_text(folder / "requirements.lock", "".join(f"{line}\n" for line in _lock_lines(found)))
         if found["conda"]:
@@ -125,10 +127,10 @@ def make_ready(stack: Stack, expected: str | None = None) -> Path:
             f"{recorded}; run again to make a new plan"
         )
     require_unchanged([stack.name])
-    if is_ready(stack, final, "auto"):
+    if is_ready(stack, final):
         return final
-    with staging.explaining_disk(stack.name, final), staging.builder_lock(final.parent, stack.name) as fds:
-        if not is_ready(stack, final, "auto"):
+    with explaining_disk(stack.name, final), builder_lock(final.parent, stack.name) as fds:
+        if not is_ready(stack, final):
             python = final / "env" / "bin" / "python"
             parts = {"python": str(stack.found_python), "cache": str(final / "pycache"), "name": stack.name}
             write_text(python, _PYTHON.format_map({name: shlex.quote(part) for name, part in parts.items()}))

@@ -1,12 +1,8 @@
-"""Reads, checks and refreshes a stack's locks.
-
-A requirements.lock must meet its requirements.in, and have hashes and no addresses.
-"""
+"""Reads and checks requirements.lock: it must meet its requirements.in, and have hashes and no addresses."""
 
 from __future__ import annotations
 
 import re
-import shutil
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,12 +14,11 @@ from packaging.version import InvalidVersion, Version
 
 from common.errors import UserError
 from common.messages import unknown_name
+from engines import engines
+from trainers.registry import trainers
 from workflow.stacks.definition import ENVS, Stack, found_names, load_stack
-from workflow.stacks.uv import Uv, configured_uv, torch_arguments, uv_error
+from workflow.stacks.uv import Uv, torch_arguments
 
-CONTROLLER_PYTHON = "3.11"
-"""The oldest Python that the controller supports; its locks are valid for later ones too."""
-_TORCH = re.compile(r"^(torch==[^\s;#]+)", re.MULTILINE)
 _PIN = re.compile(r"(?P<name>[A-Za-z0-9][\w.-]*)==(?P<version>[^\s;\\]+)\s*(;(?P<marker>[^\\]+))?\\?$")
 _HASH = re.compile(r"\s+--hash=sha256:(?P<hex>[0-9a-f]{64})\s*\\?$")
 _ADDRESS = re.compile(r"://|\s@\s|(^|\s)-{1,2}(i|f|e|index-url|extra-index-url|find-links|trusted-host|editable)\b")
@@ -81,12 +76,12 @@ def parse_lock(path: Path) -> list[Pin]:
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except FileNotFoundError:
-        raise UserError(f"{path} is missing; make it with `{_make(path)}`") from None
+        raise UserError(f"{path} is missing; make it with `{how_to_make(path)}`") from None
     for number, line in enumerate(lines, start=1):
         if _ADDRESS.search(line) or _ABSOLUTE_PATH.search(line):
             raise UserError(
                 f"{path.name}:{number} of {path.parent.name} has an address or a path; a lock has names, versions "
-                f"and hashes only, and pip's settings name the sources. Make it again: `{_make(path)}`"
+                f"and hashes only, and pip's settings name the sources. Make it again: `{how_to_make(path)}`"
             )
         text = line.split(" #")[0].rstrip() if not line.lstrip().startswith("#") else ""
         if not text:
@@ -99,7 +94,7 @@ def parse_lock(path: Path) -> list[Pin]:
         else:
             raise UserError(
                 f"{path.name}:{number} of {path.parent.name} is not understood: {text!r}; wanted `name==version` "
-                f"or an indented `--hash=sha256:…`. Make it again: `{_make(path)}`"
+                f"or an indented `--hash=sha256:…`. Make it again: `{how_to_make(path)}`"
             )
     return pins
 
@@ -116,10 +111,10 @@ def check_lock(name: str, envs: Path = ENVS, lock: Path | None = None) -> list[P
     pins = parse_lock(lock)
     for pin in pins:
         if not pin.hashes:
-            raise UserError(f"{lock}:{pin.line}: {pin.name}=={pin.version} has no hash; run `{_make(lock)}`")
+            raise UserError(f"{lock}:{pin.line}: {pin.name}=={pin.version} has no hash; run `{how_to_make(lock)}`")
         if is_stack and pin.marker:
             # verify.py expects every pin to be installed.
-            raise UserError(f"{lock}:{pin.line}: {pin.name} depends on a marker; run `{_make(lock)}`")
+            raise UserError(f"{lock}:{pin.line}: {pin.name} depends on a marker; run `{how_to_make(lock)}`")
     stack = load_stack(name, envs) if is_stack else None
     if stack is not None:
         _check_declared(stack, pins, lock)
@@ -138,7 +133,9 @@ def check_lock(name: str, envs: Path = ENVS, lock: Path | None = None) -> list[P
         if found and item.applies(environment):
             _require(item, found, lock)
         elif found and item in overrides:
-            raise UserError(f"{lock}:{found.line} pins {found.name}, which {item.source} excludes; run `{_make(lock)}`")
+            raise UserError(
+                f"{lock}:{found.line} pins {found.name}, which {item.source} excludes; run `{how_to_make(lock)}`"
+            )
     return pins
 
 
@@ -149,21 +146,28 @@ def torch_index(stack: Stack, pins: Iterable[Pin], uv: Uv) -> list[str]:
 
 
 def _check_declared(stack: Stack, pins: list[Pin], lock: Path) -> None:
-    """UserError if stack.yaml and the lock disagree about packages."""
-    pinned = {pin.name: pin.version for pin in pins}
-    if pinned.get(stack.trainer, stack.trainer_version) != stack.trainer_version:
+    """UserError if stack.yaml and the lock disagree about the trainer, the engine or what is built from source."""
+    declared, pinned = stack.folder / "stack.yaml", {pin.name: pin.version for pin in pins}
+    of_trainers = {one.name: [canonicalize_name(one.distribution)] for one in trainers() if one.trains}
+    of_engines = {one.name: [canonicalize_name(package) for package in one.packages] for one in engines()}
+    for key, name, known in (("trainer", stack.trainer, of_trainers), ("engine", stack.engine, of_engines)):
+        other = next((one for packages in known.values() for one in packages if one in pinned), None)
+        if name in known and other and not set(known[name]) & set(pinned):
+            raise UserError(f"{declared} has {key} {name}, but {lock} pins {other} and no {' or '.join(known[name])}")
+    (package,) = of_trainers.get(stack.trainer, [stack.trainer])
+    if pinned.get(package, stack.trainer_version) != stack.trainer_version:
         raise UserError(
-            f"{stack.folder / 'stack.yaml'} has trainer_version {stack.trainer_version}, but {lock} pins "
-            f"{stack.trainer}=={pinned[stack.trainer]}; correct one of them"
+            f"{declared} has trainer_version {stack.trainer_version}, but {lock} pins {package}=={pinned[package]}; "
+            "correct one of them"
         )
     for package in stack.source_builds:
         if package not in pinned:
-            raise UserError(f"{stack.folder / 'stack.yaml'} builds {package} from source, but {lock} does not pin it")
+            raise UserError(f"{declared} builds {package} from source, but {lock} does not pin it")
 
 
 def _require(item: WantedPackage, pin: Pin | None, lock: Path) -> None:
     if pin is None:
-        raise UserError(f"{item.source} wants {item.requirement}, which {lock} does not pin; run `{_make(lock)}`")
+        raise UserError(f"{item.source} wants {item.requirement}, which {lock} does not pin; run `{how_to_make(lock)}`")
     try:
         met = item.requirement.specifier.contains(Version(pin.version), prereleases=True)
     except InvalidVersion:
@@ -171,7 +175,7 @@ def _require(item: WantedPackage, pin: Pin | None, lock: Path) -> None:
     if not met:
         raise UserError(
             f"{item.source} wants {item.requirement}, but {lock}:{pin.line} pins {pin.name}=={pin.version}; "
-            f"run `{_make(lock)}`"
+            f"run `{how_to_make(lock)}`"
         )
 
 
@@ -212,52 +216,6 @@ def _constraints(path: Path) -> list[WantedPackage]:
     ]
 
 
-def _make(lock: Path) -> str:
-    return f"make locks STACK={lock.parent.name}"
-
-
-def refresh_lock(name: str, envs: Path = ENVS, *, upgrade: bool = False) -> Path:
-    """Resolves the lock again and returns it; `upgrade` also replaces pins that still fit.
-
-    The new lock replaces the old one only after `check_lock` has accepted it. A stack's uv.toml may give the metadata
-    of packages without a wheel.
-    """
-    folder = env_folder(name, envs)
-    lock = folder / "requirements.lock"
-    backend: list[str] = []
-    uv = configured_uv(main_index_first=True)
-    if (folder / "stack.yaml").is_file():
-        stack = load_stack(name, envs)
-        # A stack is for one kind of machine, so its pins have no markers. Source builds may resolve to an sdist.
-        # uv.toml gives their dependencies: uv would otherwise run their setup.py, which may import half the stack.
-        target = ["--python-version", stack.python, "--only-binary", ":all:"]
-        for package in stack.source_builds:
-            target += ["--no-binary", package]
-        if (folder / "uv.toml").is_file():
-            # uv reads the project's root by default, not this folder.
-            target += ["--config-file", "uv.toml"]
-        torch = _TORCH.search((folder / "requirements.in").read_text(encoding="utf-8"))
-        backend = torch_arguments(uv, torch[1] if torch else None, stack.torch_backend, stack.python)
-    else:
-        target = ["--python-version", CONTROLLER_PYTHON, "--universal"]
-    if (folder / "overrides.txt").is_file():
-        target += ["--overrides", "overrides.txt"]
-
-    command = ["pip", "compile", "requirements.in", "--generate-hashes", "--quiet", *target, *uv.arguments, *backend]
-    # Sources belong to the site, not to the lock; the header names a command that works everywhere.
-    command += ["--no-emit-index-url", "--no-emit-find-links"]
-    command += ["--custom-compile-command", f"make locks STACK={name}"]
-    if upgrade:
-        command += ["--upgrade"]
-    fresh = folder / ".requirements.lock.new"
-    try:
-        if lock.exists():
-            shutil.copyfile(lock, fresh)  # uv keeps the pins of its output file
-        status, output = uv.run([*command, "--output-file", fresh.name], cwd=folder, show=True)
-        if status != 0:
-            raise uv_error(output, f"{name}: resolving {folder / 'requirements.in'}", uv)
-        check_lock(name, envs, fresh)
-        fresh.replace(lock)
-    finally:
-        fresh.unlink(missing_ok=True)
-    return lock
+def how_to_make(lock: Path) -> str:
+    """The command that makes this lock again."""
+    return f"make lock STACK={lock.parent.name}"

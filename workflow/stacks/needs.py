@@ -55,7 +55,7 @@ def _require_for_build(stack: Stack, conda: list[CondaPackage] | None) -> None:
     if not (nvcc := versions.get("cuda-nvcc", "none")).startswith(f"{stack.cuda}."):
         raise UserError(
             f"{build}, but the version of cuda-nvcc in conda-lock.yml is {nvcc}; correct environment.yml "
-            "and make the lock again (docs/stacks.md#add-or-refresh-a-stack)"
+            f"and make the lock again: `make lock STACK={stack.name}`"
         )
     if not any(name.startswith("gxx") for name in versions):
         raise UserError(f"{build}, but conda-lock.yml has no C++ compiler; add gxx_linux-64 to environment.yml")

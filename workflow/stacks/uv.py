@@ -37,8 +37,6 @@ _PIP_TIMEOUT_S, _PIP_RETRIES = 15, 5  # pip's defaults, which are no user's sett
 _QUIET = re.compile(
     r"^ [+~-] |^Using Python |^Using CPython|^Creating virtual|^Activate with|^$"
     r"|^(?:Resolved|Prepared|Installed|Uninstalled|Audited|Built|Downloading) |^ +(?:Built|Building|Downloaded) "
-    # uv's cache on another disk: it copies.
-    r"|^warning: Failed to hardlink|^ +If (?:the cache|this is)"
 )
 # Shows only the few downloads that take minutes.
 _LARGE = re.compile(r"^Downloading .*\((?:[1-9][0-9]{2,}(?:\.[0-9]+)?MiB|[0-9.]+GiB)\)$")
@@ -209,8 +207,9 @@ def configured_uv(*, main_index_first: bool = False) -> Uv:
     """uv with the sources that pip uses."""
     settings = pip_settings()
     translated = uv_environment(settings, main_index_first=main_index_first)
-    # If COLUMNS is set, uv wraps its messages, and the patterns above would not match.
-    environ = {**os.environ, **translated, "UV_NO_WRAP": "1"}
+    # If COLUMNS is set, uv wraps its messages, and the patterns above would not match. Copies (reflinks where the disk
+    # has them): an edit of a hard link would be in the cache, and with it in every environment.
+    environ = {**os.environ, **translated, "UV_NO_WRAP": "1", "UV_LINK_MODE": "copy"}
     # uv accepts this setting only as an argument.
     return Uv(find_uv(), environ, ("--no-index",) if settings.get("no_index") else ())
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import shutil
 import signal
 import subprocess
+import sys
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,16 +17,19 @@ from typing import Any
 
 from common.errors import UserError
 from common.files import write_json
+from common.messages import join_first
 from workflow.stacks.conda import CondaPackage, activation, check_conda_lock
 from workflow.stacks.definition import ENVS, STACKS, Stack, built_dir, load_stack, verify_id
 from workflow.stacks.environment import environment_in, run_time
 from workflow.stacks.uv import end_of_output
 
 ORIGIN = "origin.json"
-"""File with the environment's origin; it lies in the environment's folder, so both appear and vanish together."""
+"""File with the environment's origin, in its folder: written when it is complete and has passed its checks."""
 FOUND = "as found, not built from a lock"
 """The state of an environment that found.py recorded."""
 _SHOWN_FAILURES = 8
+_FILES = ENVS / "_files.py"
+_PACKAGES = "lib/python*/site-packages"
 
 
 @dataclass(frozen=True)
@@ -36,7 +42,7 @@ class BuiltEnvironment:
     packages: Sequence[CondaPackage]
     """The packages of its conda layer."""
     origin: Mapping[str, Any]
-    """Its origin, as returned by `origin_of`."""
+    """What it is, if it is as found; empty for a build from the lock."""
     fds: tuple[int, ...] = ()
     """Locks that verify.py holds too."""
 
@@ -57,68 +63,71 @@ def built_by(final: Path) -> str:
     return "conda" if (final / "env" / "conda-meta").is_dir() else "uv"
 
 
-def _object_in(file: Path) -> dict[str, Any]:
-    """The object in a JSON file; empty if it is missing or damaged."""
-    try:
-        found = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return found if isinstance(found, dict) else {}
+def is_complete(final: Path) -> bool:
+    """Whether the environment in that folder was once installed and verified: from then on jobs may use it."""
+    return (final / "env" / ORIGIN).is_file() and (final / "env" / "bin" / "python").exists()
 
 
-def origin_of(final: Path) -> dict[str, Any]:
-    """The environment's origin, such as an image; empty for a build from the lock.
-
-    It is read from env/origin.json: Snakemake deletes verify.json before it repeats a rule.
-    """
-    return _object_in(final / "env" / ORIGIN)
+def verdict_file(stack: Stack, final: Path) -> Path:
+    """The verdict of the current checks, which is there once they have passed."""
+    return final / f"verify-{verify_id(stack)}.json"
 
 
-def was_chosen(origin: Mapping[str, Any]) -> bool:
-    """True if the user adopted this environment; a build must not replace it."""
-    return bool(origin.get("state", "built") != "built")
+def is_ready(stack: Stack, final: Path) -> bool:
+    """Whether the environment is complete and has passed the current checks, whose verdict is then in force."""
+    verdict, in_force = verdict_file(stack, final), final / "verify.json"
+    if not is_complete(final) or not verdict.is_file():
+        return False
+    if not in_force.is_file() or in_force.read_bytes() != verdict.read_bytes():
+        try:
+            _put_in_force(verdict)  # other checks have passed since
+        except OSError as error:
+            raise UserError(f"{in_force} cannot be written ({error.strerror}), and is of other checks") from None
+    return True
+
+
+def _put_in_force(verdict: Path) -> None:
+    """Makes it the verify.json that jobs read, with its date: what is newer has changed since."""
+    part = verdict.with_name(f".verify-{os.getpid()}.json")
+    shutil.copy2(verdict, part)
+    part.replace(verdict.with_name("verify.json"))
+
+
+def require_backend(stack: Stack, final: Path, backend: str) -> None:
+    """UserError if the environment is there, and is built with another backend than the experiment asks for."""
+    if stack.conda_lock and is_complete(final) and backend not in ("auto", built_by(final)):
+        raise UserError(
+            f"envs.backend is {backend}, but {stack.name} is built with {built_by(final)}: set that, or, "
+            f"if no run uses it, remove it and it is built again: rm -r {final}"
+        )
 
 
 def stack_notes(names: Iterable[str]) -> list[str]:
-    """One line for each of those stacks that is adopted or as found."""
+    """One line for each of those stacks that is as found."""
     lines = []
     for name in dict.fromkeys(names):
-        try:
+        with contextlib.suppress(UserError):  # an old experiment may name a stack that no longer exists
             stack = load_stack(name)
-            origin = origin_of(built_dir(stack, STACKS))
-        except UserError:  # an old experiment may name a stack that no longer exists
-            continue
-        if stack.found_python:  # also before it is verified
-            origin = {"state": FOUND, "python": str(stack.found_python)}
-        if was_chosen(origin):
-            lines.append(f"stack {name}: {origin['state']} ({origin.get('python') or origin.get('image')})")
+            if stack.found_python:
+                lines.append(f"stack {name}: {FOUND} ({stack.found_python})")
     return lines
 
 
-def is_ready(stack: Stack, final: Path, wanted: str) -> bool:
-    """True if the environment is built with the wanted backend and its verification is up to date."""
-    verdict = _object_in(final / "verify.json")
-    return (
-        verdict.get("ok") is True
-        and verdict.get("lock_id") == final.name
-        and verdict.get("verify_id") == verify_id(stack)
-        and wanted in {"auto", built_by(final)}
-        and (final / "env" / "bin" / "python").exists()
-    )
-
-
-def require_verified(stacks: Iterable[tuple[str, str]]) -> None:
-    """UserError if one of those stacks (name, lock_id) was verified with other than the current checks or settings.
-
-    Snakemake only checks that verify.json exists.
-    """
+def require_as_verified(stacks: Iterable[tuple[str, str]], backend: str) -> None:
+    """UserError if one of those stacks (name, lock_id) was built otherwise, or edited since its verification."""
     for name, lock in dict.fromkeys(stacks):
-        final = STACKS / name / lock
-        if (final / "verify.json").exists() and not is_ready(load_stack(name), final, "auto"):
+        stack, final = load_stack(name), STACKS / name / lock
+        require_backend(stack, final, backend)
+        if stack.found_python or not is_ready(stack, final):
+            continue
+        since = (final / "verify.json").stat().st_mtime
+        command = [sys.executable, "-I", str(_FILES), str(since), *map(str, final.glob(f"env/{_PACKAGES}"))]
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+        if edited := done.stdout.splitlines():
             raise UserError(
-                f"the checks or run-time settings of stack {name} changed after its verification; run "
-                f"`python -m workflow.stacks build {name}`, which verifies it again (and builds it only if that "
-                "fails), and start again"
+                f"files of stack {name} have changed since it was verified: {join_first(edited, 3)}; remove it, and it "
+                f"is built again (rm -r {final}), or record it as another stack: "
+                f"`python -m workflow.stacks found NAME --python {final}/env/bin/python`"
             )
 
 
@@ -129,26 +138,31 @@ def verify_again(name: str, out: Path, stacks_dir: Path, envs: Path = ENVS, *, g
     """
     stack = load_stack(name, envs)
     final = built_dir(stack, stacks_dir)
-    if not is_ready(stack, final, "auto"):
+    if not is_ready(stack, final):
         raise UserError(f"{name} is not built for its current lock; run `python -m workflow.stacks build {name}`")
     out.parent.mkdir(parents=True, exist_ok=True)
     packages = check_conda_lock(stack) if stack.found_python or built_by(final) == "conda" else []
-    _run_verify(BuiltEnvironment(stack, final / "env", final.name, packages, origin_of(final)), out, gpu=gpu)
+    origin = json.loads((final / "env" / ORIGIN).read_text(encoding="utf-8"))
+    _run_verify(BuiltEnvironment(stack, final / "env", final.name, packages, origin), out, gpu=gpu)
     return out
 
 
-def verify(found: BuiltEnvironment, folder: Path) -> None:
-    """Runs verify.py in that environment; writes `env/origin.json` and `folder/verify.json` only if it passes."""
-    verdict_path = folder / ".verify.json"
+def verify(found: BuiltEnvironment, final: Path) -> None:
+    """Runs verify.py in that environment, twice if need be; writes its verdict to `final` only if it passes."""
+    out = final / ".verify.json"
     try:
-        verdict = _run_verify(found, verdict_path)
-    except UserError:
-        verdict_path.unlink(missing_ok=True)
-        raise
+        try:
+            verdict = _run_verify(found, out)
+        except UserError as error:
+            # A busy machine can fail a check once: a limit of time, or of memory.
+            found.stack.log(f"{error}\n{found.stack.name}: verifying once more")
+            verdict = _run_verify(found, out)
+    finally:
+        out.unlink(missing_ok=True)
     verdict["environment"] = found.variables
     write_json(found.env / ORIGIN, dict(found.origin))
-    write_json(folder / "verify.json", verdict)
-    verdict_path.unlink()
+    write_json(passed := verdict_file(found.stack, final), verdict)
+    _put_in_force(passed)
 
 
 def _run_verify(found: BuiltEnvironment, out: Path, *, gpu: bool = False) -> dict[str, Any]:
