@@ -1,1 +1,1 @@
-"""What is claimed, measured: `make bench`."""
+"""What is claimed, measured: `python -m bench`."""

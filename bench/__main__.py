@@ -1,4 +1,4 @@
-"""Measure what is claimed and print it as a table: `make bench`, or `python -m bench NAME...` for some of it.
+"""Measure what is claimed and print it as a table: `python -m bench`, or `python -m bench NAME...` for some of it.
 
 Each line holds what was measured, the bound that is promised for two cores, and, where there is one, the same work
 done the plain way in the same run, as a ratio: machines are noisy, ratios less so.
@@ -24,7 +24,7 @@ BENCHES = {
     "hooks": "hooks:hook_lines",
     "slurm": "slurm:slurm_lines",
 }
-# Not a part of `make bench`: it takes as long as it is told.
+# Not a part of `python -m bench`: it takes as long as it is told.
 STORM = "storm"
 
 

@@ -1,4 +1,4 @@
-"""Sphinx's settings for the site of these pages: `make docs-site`."""
+"""Sphinx's settings for the site of these pages (CONTRIBUTING.md has the command)."""
 
 project = "rolloutbench"
 author = "the rolloutbench developers"

@@ -1,4 +1,4 @@
-"""`python -m gpu_kit [STAGE ...]` packs the kit; `make gpu-kit`."""
+"""`python -m gpu_kit [STAGE ...]` packs the kit; `python -m gpu_kit`."""
 
 from __future__ import annotations
 

@@ -104,7 +104,7 @@ def _read_kit(folder: Path, stage: str) -> Mapping[str, Any]:
     except (OSError, ValueError) as error:
         raise UserError(f"{folder}/kit.json cannot be read ({error}): carry it here with the parts") from None
     if stage not in kit["stages"]:
-        raise UserError(f"{folder}: {unknown_name('stage', stage, list(kit['stages']))}; pack it: `make gpu-kit`")
+        raise UserError(f"{folder}: {unknown_name('stage', stage, list(kit['stages']))}; pack it: `python -m gpu_kit`")
     return kit
 
 

@@ -28,5 +28,5 @@ def require_same_tree(root: Path, kit: Mapping[str, str], commit: str) -> None:
         more = f" and {len(different) - 1} more" if len(different) > 1 else ""
         raise UserError(
             f"the kit was made from another tree ({commit}): {different[0]}{more} differs here; check that commit out, "
-            "or run `make gpu-kit` again in this one"
+            "or run `python -m gpu_kit` again in this one"
         )

@@ -1,7 +1,7 @@
 """Defines a hook: a name inside another package that our code replaces, calls or inherits from.
 
-A trainer's or engine's `hooks.py` has one row for each. `python -m workflow.stacks contract` compares the rows with a
-release's source, without installing it.
+A trainer's or engine's `hooks.py` has one row for each. A test compares the rows with each stack's
+packages (tests/stacks/test_hooks.py).
 """
 
 from __future__ import annotations

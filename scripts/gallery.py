@@ -1,7 +1,7 @@
-"""Writes the gallery's verdicts and pictures from their configurations: `make gallery`.
+"""Writes the gallery's verdicts and pictures from their configurations: `python scripts/gallery.py`.
 
 Pages of published figures take seconds and are always written. Pages of trained runs change with each training: name
-them to write them from the finished report in results/, `make gallery PAGES="quickstart sweep"`.
+them to write them from the finished report in results/, `python scripts/gallery.py quickstart sweep`.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def _content(name: str, plan: Plan) -> Content:
 def claims_page() -> str:
     """The page of public claims: what each of the tables beside it holds."""
     parts = [(FOLDER / "claims.md").read_text(encoding="utf-8").partition("<!-- claims: ")[0].rstrip()]
-    parts.append("<!-- claims: written by `make gallery` from docs/gallery/claims/ -->")
+    parts.append("<!-- claims: written by `python scripts/gallery.py` from docs/gallery/claims/ -->")
     for path in sorted((FOLDER / "claims").glob("*.csv")):
         title, source, text = (line[2:] for line in path.read_text(encoding="utf-8").splitlines()[:3])
         code = "\n".join(f"    {line}" for line in published_lines(published(path)))

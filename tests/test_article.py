@@ -1,4 +1,4 @@
-"""`make article`: the published comparison, read again from its tables to the page, without a GPU or a stack."""
+"""The published comparison, read again from its tables to the page, without a GPU or a stack."""
 
 import json
 

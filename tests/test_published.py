@@ -79,7 +79,7 @@ def test_the_tool_finds_what_the_hand_found(name):
 
 def test_the_page_is_what_the_tables_hold():
     page = (gallery.FOLDER / "claims.md").read_text(encoding="utf-8")
-    assert page == gallery.claims_page(), "run `make gallery`"
+    assert page == gallery.claims_page(), "run `python scripts/gallery.py`"
 
 
 def table(folder, *lines):

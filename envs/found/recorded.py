@@ -21,6 +21,7 @@ import sys
 import sysconfig
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
@@ -58,7 +59,7 @@ def _source(distribution: importlib.metadata.Distribution) -> str | None:
     if vcs := given.get("vcs_info"):
         return f"{vcs.get('vcs')}+{public_address(url)}@{vcs.get('commit_id')}"
     if given.get("dir_info", {}).get("editable"):
-        return _editable(Path(url.removeprefix("file://")))
+        return _editable(Path(unquote(url.removeprefix("file://"))))
     if (archive := given.get("archive_info")) is not None:
         sha256 = archive.get("hashes", {}).get("sha256") or str(archive.get("hash", "")).removeprefix("sha256=")
         if url.startswith("file:"):  # a path of this machine says nothing about the content
@@ -68,13 +69,16 @@ def _source(distribution: importlib.metadata.Distribution) -> str | None:
 
 
 def _editable(folder: Path) -> str:
-    """The commit of an editable installation, and the hash of its uncommitted changes."""
+    """The commit of an editable installation, and the hash of its uncommitted changes and new Python files."""
     commit = _git(folder, "rev-parse", "HEAD")
     if not commit:
         return "editable, of an unknown commit"
     url = public_address(_git(folder, "config", "--get", "remote.origin.url"))
-    changes = _git(folder, "diff", "HEAD", "--no-ext-diff", "--no-textconv")
-    changed = f", changed: sha256={hashlib.sha256(changes.encode()).hexdigest()[:12]}" if changes else ""
+    changes = _git(folder, "diff", "HEAD", "--no-ext-diff", "--no-textconv").encode()
+    # What a training writes beside its code (logs, checkpoints) is no change of it.
+    for file in _git(folder, "ls-files", "--others", "--exclude-standard", "-z", "--", "*.py", "*.so").split("\0"):
+        changes += b"\0" + file.encode() + (folder / file).read_bytes() if file and (folder / file).is_file() else b""
+    changed = f", changed: sha256={hashlib.sha256(changes).hexdigest()[:12]}" if changes else ""
     return f"editable, git+{url or 'no-remote'}@{commit}{changed}"
 
 

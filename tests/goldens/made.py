@@ -121,7 +121,7 @@ def _local_sources(folder, workload):
 
 
 def article(folder):
-    """The published comparison, as `make article` reads it."""
+    """The published comparison, as its experiment reads it."""
     (folder / "experiments").symlink_to(ROOT / "experiments")
     finished(snakemake(folder, ROOT / "experiments" / "camino-2025-published.yaml"))
     return results_of(folder, "camino-2025-published")

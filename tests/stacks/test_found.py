@@ -127,7 +127,7 @@ def test_a_change_is_told_with_both_versions(tmp_path):
 def test_commits_are_recorded_and_tokens_are_not(tmp_path):
     python = there(tmp_path, "verl==0.5.0", "vllm==0.8.5", "flash-attn==2.8.3")
     (site,) = (tmp_path / "my env").glob("lib/python*/site-packages")
-    source = tmp_path / "src" / "verl"
+    source = tmp_path / "my src" / "verl"
     source.mkdir(parents=True)
     git = ["git", "-C", str(source), "-c", "user.name=a", "-c", "user.email=b"]
     subprocess.run([*git, "init", "-q"], check=True)
@@ -135,7 +135,7 @@ def test_commits_are_recorded_and_tokens_are_not(tmp_path):
     (source / "a.py").write_text("a = 1\n")
     subprocess.run([*git, "add", "."], check=True)
     subprocess.run([*git, "commit", "-qm", "one"], check=True)
-    editable = {"url": f"file://{source}", "dir_info": {"editable": True}}
+    editable = {"url": source.as_uri(), "dir_info": {"editable": True}}
     archive = {"url": "https://host/w.whl?sig=secret", "archive_info": {"hashes": {"sha256": "ab" * 32}}}
     for name, told in (("verl-0.5.0", editable), ("flash_attn-2.8.3", archive)):
         (site / f"{name}.dist-info" / "direct_url.json").write_text(json.dumps(told))
@@ -147,6 +147,13 @@ def test_commits_are_recorded_and_tokens_are_not(tmp_path):
     assert "secret" not in "".join(file.read_text() for file in stack.folder.iterdir())
     # An edit is another environment, though no version says so.
     (source / "a.py").write_text("a = 2\n")
+    with pytest.raises(UserError, match=f"mine has verl 0.5.0 .*{commit}, changed: sha256="):
+        require_unchanged(["mine"])
+    # So is a new module, and a log is not.
+    (source / "a.py").write_text("a = 1\n")
+    (source / "train.log").write_text("step 1\n")
+    require_unchanged(["mine"])
+    (source / "new.py").write_text("b = 1\n")
     with pytest.raises(UserError, match=f"mine has verl 0.5.0 .*{commit}, changed: sha256="):
         require_unchanged(["mine"])
 
@@ -200,7 +207,10 @@ def test_its_parts_are_checked_and_nothing_is_written_into_it(tmp_path):
     said = done.stderr.splitlines()
     assert said[0].startswith("mine: trl 1.17.0 with vllm, Python 3.11, CUDA 12.8; recorded in ")
     assert "mine: wandb is not installed; needed by the tracker" in said[1]
-    failed = [re.match(r"  mine/requirements.lock:[^:]*: (.*?): expected", line) for line in said[said.index("mine: verifying once more") :]]
+    failed = [
+        re.match(r"  mine/requirements.lock:[^:]*: (.*?): expected", line)
+        for line in said[said.index("mine: verifying once more") :]
+    ]
     assert [one[1] for one in failed if one] == [
         "torch is built as recorded",
         "torch multiplies matrices",
