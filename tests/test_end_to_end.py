@@ -12,6 +12,8 @@ import pandas as pd
 import psutil
 import pytest
 
+from workflow.stacks import load_stack, lock_id, verify_id
+
 from . import patience
 from .site_folder import ROOT, STACKS, Site
 from .test_module import DEPLOYED
@@ -97,11 +99,12 @@ def test_a_stack_that_is_verified_again_retrains_nothing(site):
     shared = stacks.readlink()
     stacks.unlink()
     for stack in STACKS:
-        for verdict in (shared / stack).glob("*/verify.json"):
-            folder = stacks / stack / verdict.parent.name
-            folder.mkdir(parents=True)
-            (folder / "env").symlink_to(verdict.parent / "env")
-            shutil.copyfile(verdict, folder / "verify.json")
+        lock, checks = lock_id(load_stack(stack)), verify_id(load_stack(stack))
+        folder = stacks / stack / lock
+        folder.mkdir(parents=True)
+        (folder / "env").symlink_to(shared / stack / lock / "env")
+        for name in (f"verify-{checks}.json", "verify.json"):
+            shutil.copyfile(shared / stack / lock / f"verify-{checks}.json", folder / name)
     again = site.snakemake()
     shutil.rmtree(stacks)
     stacks.symlink_to(shared)

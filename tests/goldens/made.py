@@ -209,8 +209,10 @@ def unpack_recorded(folder):
     for verdict in (folder / ".stacks").glob("*/*/verify.json"):
         # Its stack has passed today's checks, too: they may change, and no run is trained again for it.
         then, record = verdict.stat().st_mtime, json.loads(verdict.read_text(encoding="utf-8"))
-        verdict.write_text(json.dumps(record | {"verify_id": verify_id(load_stack(verdict.parents[1].name))}))
-        os.utime(verdict, (then, then))
+        checks = verify_id(load_stack(verdict.parents[1].name))
+        for file in (verdict, verdict.with_name(f"verify-{checks}.json")):
+            file.write_text(json.dumps(record | {"verify_id": checks}))
+            os.utime(file, (then, then))
         python = verdict.with_name("env") / "bin" / "python"  # nothing may run it
         python.parent.mkdir(parents=True)
         python.write_text("#!/bin/sh\necho a stack was run >&2; exit 1\n")
