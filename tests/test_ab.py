@@ -12,11 +12,12 @@ import pytest
 import yaml
 
 from tests.patience import run as run_patiently
+from tests.programs import executable
 from tests.trainers.command.script_bench import CONSOLES, FORMATS, program
 from trainers.command.driver import keep, prepared
 from workflow.cli import main
 from workflow.config.plan import load_plan
-from workflow.slurm.site import read_site
+from workflow.slurm.site import _kinds, read_site
 
 ROOT = Path(__file__).resolve().parents[1]
 SCRIPT = """#!/bin/bash
@@ -67,6 +68,37 @@ def test_it_writes_an_experiment_and_says_what_changes_where(ab):
     assert code == 1 and "was not written by this command" in said
 
 
+def test_what_the_script_does_not_request_is_not_invented_and_light_jobs_have_no_gpu_node(ab, monkeypatch):
+    slurm = Path("bin").absolute()
+    executable(slurm / "sinfo", "printf 'h100*|up|gpu:8\\nold|down|(null)\\nlong|up|(null)\\n'")
+    monkeypatch.setenv("PATH", f"{slurm}:{os.environ['PATH']}")
+    head = "#SBATCH -p h100 --gres=gpu:8 --time=1:00:00\n"
+    code, said = ab(
+        "--vary",
+        "engine=vllm,sglang",
+        script=SBATCH.partition("#SBATCH")[0] + head + "python t.py --engine vllm\n",
+        name="bare.sh",
+    )
+    assert code == 0, said
+    site = read_site(Path("profiles/bare-ab"))
+    request = site.request({"gpus_per_node": 8})
+    assert request.cpus == 0 and not request.errors
+    assert not {"cpus-per-task", "mem"} & set(
+        next(iter(_kinds(site, [{"workload": {"gpus_per_node": 8}, "arm": "a"}])))[3]
+    )
+    assert "no #SBATCH line has cpus_per_task, and a job gets" in said
+    assert site.light["slurm_partition"] == "long" and "light jobs" not in said
+
+
+def test_a_slip_in_a_word_is_not_appended_in_silence(ab):
+    for word in ("name", "rollouts.name"):
+        code, said = ab("--vary", f"{word}=vllm,sglang")
+        assert code == 1 and f"{word} is not in the script, which has rollout.name" in said, said
+        assert not Path("run-ab.yaml").exists()
+    code, said = ab("--vary", "rollout.tensor_model_parallel_size=1,2")
+    assert code == 0 and "it is given as an argument" in said
+
+
 def test_the_profile_is_what_the_script_requests(ab):
     code, said = ab("--vary", "engine=vllm,sglang", "--partition", "a100", script=SBATCH)
     assert code == 0, said
@@ -86,6 +118,11 @@ def test_the_profile_is_what_the_script_requests(ab):
         "setup": "",
     }
     assert request.cpus == 64
+    # Without Slurm here no partition without GPUs is known.
+    assert (
+        site.light["slurm_partition"] == "a100"
+        and "light jobs (stacks, inputs, collect, report) go to a100, too" in said
+    )
     assert "--signal=USR1@120: the script gets SIGTERM" in said and "--job-name" not in said
 
 
@@ -224,7 +261,7 @@ def test_what_somebody_has_edited_is_kept(ab):
     profile.unlink()
     assert "wrote profiles/run-ab/config.yaml" in ab(*arguments)[1] and profile.read_text() == written[0]
     flags = ("--vary", "rollout.name=vllm,sglang", "--partition", "a100", "--save", "other.yaml")
-    assert "no #SBATCH line has --time" in ab(*flags, script=SCRIPT, name="plain.sh")[1]
+    assert "no #SBATCH line has runtime, and a profile needs it" in ab(*flags, script=SCRIPT, name="plain.sh")[1]
     # A script that requests more is written into a file that nobody has edited.
     Path("run.sh").write_text(SBATCH.replace("08:00:00", "09:00:00"))
     assert ab(*arguments)[0] == 0 and "runtime: 540" in profile.read_text()

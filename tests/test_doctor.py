@@ -72,7 +72,7 @@ def test_a_slurm_that_is_as_it_should_be_passes(slurm):
     shown = {one.name: one.found for one in results}
     assert shown["Slurm"] == "23.11.4, cluster big; 0 jobs of yours in the queue"
     assert shown["limits"] == "MaxJobs 200, MaxSubmit 400"
-    assert shown["request"] == f"14 keys of train: in {ROOT / 'profiles' / 'slurm'}"
+    assert shown["request"] == f"11 keys of train: in {ROOT / 'profiles' / 'slurm'}"
     assert shown["sbatch"] == "--test-only accepts a training job, a job of the light rules"
 
 
@@ -94,6 +94,16 @@ def test_each_fault_of_a_site_is_named_with_its_remedy(slurm, program, text, nam
     slurm(program, text)
     one = next(one for one in run_checks(slurm_checks.slurm_checks(site())) if one.name == name)
     assert one.level == level and found in one.found and remedy in one.remedy + one.found, one
+
+
+def test_launchers_leave_a_place_for_the_other_jobs(slurm, tmp_path):
+    """Snakemake counts a launcher, which waits for days, among its `jobs`."""
+    text = (ROOT / "profiles" / "slurm" / "config.yaml").read_text()
+    for slots, level in (("64", "passed"), ("200", "warning")):
+        (tmp_path / "config.yaml").write_text(text.replace("train_slots=64", f"train_slots={slots}"))
+        one = next(one for one in run_checks(slurm_checks.slurm_checks(site(tmp_path))) if one.name == "request")
+        assert one.level == level, one.found
+    assert "jobs: 100 counts launchers" in one.found and "set jobs above" in one.remedy
 
 
 def test_a_slurm_that_does_not_answer_is_said_once(slurm):
@@ -166,6 +176,7 @@ def test_the_folders_and_interfaces_of_a_training(tmp_path, fake):
     assert machine_checks.folders(home)[0] == "passed"
     level, found, remedy = machine_checks.folders(home | {"HF_HOME": str(tmp_path / "file" / "hub")})
     assert level == "failed" and found.startswith("cannot be written: HF_HOME (") and "shared disk" in remedy
+    assert "never expanded" in machine_checks.folders({"HF_HOME": "/scratch/$USER/hf"})[1]
     assert "TMPDIR (/proc" in machine_checks.folders({"TMPDIR": "/proc"})[1]
     local = SlurmSite(None)
     for value in ("lo", "l", "=lo", "^docker", "ib0,lo"):

@@ -377,9 +377,14 @@ def test_a_profile_requests_what_the_script_requests_and_nothing_of_the_template
     lines = "N=$SLURM_JOB_NUM_NODES\nL=lib\nexport NODES=$N D=/x/$L:$LD\nml a/$L\n"
     _, said = written(f"#!/bin/bash\n{head}{lines}{VERL} trainer.n_gpus_per_node=4\n")
     train = read_site(Path("profiles/run")).train
-    own = {"slurm_partition": "", "mem_mb": "0", "runtime": "0", "cpus_per_task": "64", "gres": "gpu:4"}
+    own = {"slurm_partition": "", "mem_mb": "0", "runtime": "0", "cpus_per_task": "0", "gres": "gpu:4"}
     assert train.items() >= {**own, "slurm_extra": "--mem-per-cpu=4G"}.items()
-    for part in ("slurm_partition, runtime: no #SBATCH line has it", "--mem=0: all memory", "--comment: looks like"):
+    for part in (
+        "slurm_partition, runtime: no #SBATCH line has it",
+        "cpus_per_task: no #SBATCH line has it",
+        "--mem=0: all memory",
+        "--comment: looks like",
+    ):
         assert part in said
     setup = Path("profiles/run/setup.sh").read_text().splitlines()[2:]
     assert setup == ["ml a/lib", 'export NODES="$SLURM_JOB_NUM_NODES"', 'export D="/x/lib:$LD"']

@@ -280,6 +280,14 @@ def test_a_kernel_that_is_compiled_in_the_run_needs_a_compiler():
     assert "kernel-compiler" not in found(ARTICLE)
 
 
+def test_checkpoints_behind_the_end_and_folders_that_nothing_expands():
+    late = found(EQUAL, save_steps=50, test_steps=40, steps=20)
+    assert late["save-steps"].level == late["test-steps"].level == "odd"
+    assert not {"save-steps", "test-steps"} & set(found(EQUAL, save_steps=20, test_steps=0, steps=20))
+    folder = found(EQUAL, env={"HF_HOME": "/scratch/$USER/hf", "NCCL_ALGO": "$A"})["not-expanded"]
+    assert "HF_HOME=/scratch/$USER/hf" in folder.what and "setup script" in folder.change
+
+
 def test_a_built_in_model_is_not_shared_by_two_transformers():
     words = {"model": {"source": "builtin:small-qwen2"}, "max_prompt_length": 64, "max_response_length": 64}
     mixed = {name: dict(arm) for name, arm in EQUAL["arms"].items()} | {"old": ARTICLE["arms"]["sglang"]}

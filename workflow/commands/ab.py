@@ -29,12 +29,13 @@ from trainers.launching import Left
 from trainers.section import NAME_PATTERN, given_names
 from workflow.commands.new import given_flags, name_of
 from workflow.commands.rewriting import kept_plan, line_changes, write_unless_edited
+from workflow.commands.site_profile import profile_of, unrequested
 from workflow.config.plan import load_plan
 from workflow.launch_scripts.script import Script, ShellCommand, training_command
 from workflow.launch_scripts.shell import read_script
 from workflow.launch_scripts.words import OWN_VALUE, Changes, changes_of, read_text
 from workflow.slurm.sbatch import gpus_of_gres, keys_of, options_of_script, train_keys
-from workflow.slurm.site import filled_profile, read_site, start_command
+from workflow.slurm.site import read_site, start_command
 
 MARK = "# Written by rolloutbench ab"
 _VARY = "--vary "
@@ -80,25 +81,20 @@ def ab(args: argparse.Namespace) -> None:
         shared |= _places(args, request, {name: value for _, name, value in options})
     raw = _configuration(file, arms, shared, args.seeds)
     plan = load_plan(raw)
-    profile = Path("profiles", name_of(file))
+    profile, note = Path("profiles", name_of(file)), ""
     use = start_command(file, profile if on_slurm else None)
     writes = {file: yaml.safe_dump(raw, sort_keys=False, allow_unicode=True)}
     if on_slurm:
-        writes[profile / "config.yaml"] = filled_profile(_train_keys(args, request, shared))
+        writes[profile / "config.yaml"], note = profile_of(_train_keys(args, request, shared), profile)
     if file in write_unless_edited(writes, MARK, use):
         plan = kept_plan(file, raw, use)
     print_lines([*_changes_of(arms), *_lines_of_copies(arms, text)])
     doubts = [*dict.fromkeys(doubt for arm in arms.values() for doubt in arm.changes.doubts)]
     doubts += [*_doubts(args, script, text, [word for arm in arms.values() for word in arm.words])]
-    doubts += _requests_left_out(left) if on_slurm else []
     if has_slurm and not on_slurm:
         doubts.append("the runs start on this machine, as no #SBATCH line names a partition; --partition NAME submits")
-    if on_slurm and not read_site(profile).runtime_min:
-        doubts.append(
-            f"no #SBATCH line has --time, and no job starts without: write runtime into {profile}/config.yaml"
-        )
-    if on_slurm and not shared.get("gpus_per_node"):
-        doubts.append("no GPU is requested: no #SBATCH line of the script asks for one; --gpus 8 does")
+    if on_slurm:
+        doubts += [*_requests_left_out(left), *_unrequested(request, shared, profile), *([note] * bool(note))]
     print_lines(f"? {without_secrets(doubt)}" for doubt in doubts)
     print(f"{count_of(len(plan.runs), 'run')}, in this order: {', '.join(plan.runs)}")
     if not args.start:
@@ -106,6 +102,16 @@ def ab(args: argparse.Namespace) -> None:
         return
     sys.stdout.flush()
     os.execv(Path(sys.executable).with_name("snakemake"), shlex.split(use))
+
+
+def _unrequested(request: Mapping[str, str], shared: Mapping[str, Any], profile: Path) -> Iterator[str]:
+    """What no `#SBATCH` line asks for, and a job needs."""
+    given = read_site(profile).train  # a user may have edited it
+    for key, why in unrequested(request).items():
+        if given.get(key, "") in ("", "0"):
+            yield f"no #SBATCH line has {key}, {why}: write it into {profile}/config.yaml"
+    if not shared.get("gpus_per_node"):
+        yield "no GPU is requested: no #SBATCH line of the script asks for one; --gpus 8 does"
 
 
 def _configuration(file: Path, arms: Mapping[str, AbArm], shared: Mapping[str, Any], seeds: int) -> dict[str, Any]:
@@ -172,6 +178,10 @@ def _arms(args: argparse.Namespace, text: str) -> dict[str, AbArm]:
         options |= {"image": row["--image"]} if "--image" in row else {}
         try:
             arms[name] = AbArm(engine, words, options, changes_of(text, words, args.arguments))
+            for word, meant in arms[name].changes.misspelt.items():
+                raise UserError(
+                    f"{word} is not in the script, which has {meant}; to add it all the same, write it there"
+                )
         except UserError as error:
             raise UserError(f"{name}: {error} (nothing was written)") from None
     return arms
@@ -247,7 +257,7 @@ def _train_keys(args: argparse.Namespace, request: Mapping[str, str], shared: Ma
     """A profile's keys of `train`: what the script requests, else the partition's defaults."""
     gpus = shared.get("gpus_per_node", 0)
     # The script loads its modules itself, and rarely needs long for its end.
-    keys = {"setup": "", "stop_grace_s": "120", **train_keys(request, gpus)}
+    keys = {"setup": "", "stop_grace_s": "120", **train_keys(request)}
     if args.gpus is not None or not request.get("gres"):
         keys["gres"] = f"gpu:{gpus}" if gpus else ""
     if args.partition:

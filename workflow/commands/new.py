@@ -24,11 +24,12 @@ from node.built_in_rewards import BUILT_IN
 from node.dataset import BUILTIN_DATA
 from node.hub import source_kind
 from node.tiny import SHAPES
+from workflow.commands.site_profile import profile_of
 from workflow.config.entry import columns_of, require_readable
 from workflow.config.plan import Plan, load_plan
 from workflow.head.train_rule import ON_ONE_MACHINE, exposed
 from workflow.preflight import preflight
-from workflow.slurm.site import Site, filled_profile, start_command
+from workflow.slurm.site import Site, start_command
 from workflow.stacks import Stack, load_stack, stack_names
 
 # Usual names of the data's columns; the first is the default.
@@ -65,21 +66,21 @@ def new_experiment(args: argparse.Namespace) -> None:
     name = name_of(file)
     profile = Path("profiles") / name / "config.yaml"
     require_free(file)
-    found = answers(given_flags(args, FLAGS))
+    found, note = answers(given_flags(args, FLAGS)), ""
     raw = configuration(found, name)
     writes = {file: commented(raw, f"rolloutbench new {file}")}
     if found["partition"]:
         gpus = int(found["gpus"])
         values = {"slurm_partition": found["partition"], "gres": f"gpu:{gpus}" if gpus else ""}
         values |= {"cpus_per_task": str(16 * gpus or 4), "mem_mb": str(100_000 * gpus or 16_000)}
-        writes[profile] = filled_profile(values)
+        writes[profile], note = profile_of(values, profile.parent)
     try:
         plan = _planned(raw)
         require_readable(plan)
     except UserError as error:
         raise UserError(f"{' '.join(str(error).split())} (nothing was written)") from None
     write_experiment(writes, plan, int(found["steps"]))
-    print_next(file, profile.parent if found["partition"] else None, plan, raw["workload"])
+    print_next(file, profile.parent if found["partition"] else None, plan, raw["workload"], [note] * bool(note))
 
 
 def commented(raw: Mapping[str, Any], command: str) -> str:

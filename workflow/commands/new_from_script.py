@@ -40,11 +40,11 @@ from workflow.commands.new import (
     usual_columns,
     write_experiment,
 )
+from workflow.commands.site_profile import NEEDED, profile_of, unrequested
 from workflow.config.plan import Plan, plan_runs, stack_facts
 from workflow.config.reading import parse_config
 from workflow.launch_scripts.launch import LaunchScript, read_launch_script
 from workflow.slurm.sbatch import train_keys
-from workflow.slurm.site import filled_profile
 from workflow.stacks import Stack
 from workflow.stacks.found import record
 
@@ -83,13 +83,13 @@ def new_from_script(args: argparse.Namespace) -> None:
         setup = folder / "setup.sh"
         # A profile's paths are seen from the checkout.
         seen = setup if Path.cwd() == ROOT else setup.absolute()
-        keys = train_keys(read.request, int(raw["workload"]["gpus_per_node"]))
-        writes[folder / "config.yaml"] = filled_profile({**keys, "setup": str(seen)})
+        keys = train_keys(read.request)
+        writes[folder / "config.yaml"], note = profile_of({**keys, "setup": str(seen)}, folder)
         writes[setup] = _setup_script(read, script)
-        missing = [key for key in ("slurm_partition", "runtime") if key not in read.request]
-        do = f"write it into {folder}/config.yaml"
-        read.left += [Left(0, key, "no #SBATCH line has it, and a profile needs it", do) for key in missing]
-        first += [f"write {' and '.join(missing)} into {folder}/config.yaml"] * bool(missing)
+        missing, where = unrequested(read.request), f"into {folder}/config.yaml"
+        read.left += [Left(0, key, f"no #SBATCH line has it, {missing[key]}", f"write it {where}") for key in missing]
+        needed = " and ".join(key for key, why in missing.items() if why == NEEDED)
+        first += [*([f"write {needed} {where}"] * bool(needed)), *([note] * bool(note))]
     else:
         why = "only a profile's setup script can have it, and no #SBATCH line asks for a profile"
         read.left += [Left(0, line, why, "--partition NAME writes one") for line in read.setup]

@@ -38,7 +38,7 @@ class Command(NamedTuple):
     """Meanings that differ from `EXIT_CODES`."""
 
 
-# argparse's keywords for each argument.
+# argparse's keywords for each argument; one with a command in front is that command's own.
 ARGUMENTS: dict[str, dict[str, Any]] = {
     "config": {"type": Path, "nargs": "?", "help": "the experiment's configuration (default: config.yaml)"},
     "words": {
@@ -80,8 +80,11 @@ ARGUMENTS: dict[str, dict[str, Any]] = {
     "file": {"type": Path, "nargs": "?", "help": "the file to write (default: my.yaml, or the script's name)"},
     "--from": {"dest": "from_", "type": Path, "metavar": "SCRIPT", "help": "a launch script of verl, TRL or ms-swift"},
     "--stack-python": {"metavar": "A,B", "help": "with --from: Pythons of environments to use as they are"},
-    "--gpus": {"metavar": "N", "help": "GPUs of a node for each run (default: 0, this machine's CPU)"},
-    "--nodes": {"metavar": "N", "help": "nodes of each run (default: 1)"},
+    "--gpus": {"metavar": "N", "help": "GPUs of a node for each run (default: the script's, else 0: the CPU)"},
+    "--nodes": {"metavar": "N", "help": "nodes of each run (default: the script's, else 1)"},
+    "ab --gpus": {"metavar": "N", "help": "GPUs of a node for each run (default: as its #SBATCH lines request)"},
+    "ab --nodes": {"metavar": "N", "help": "nodes of each run (default: as its #SBATCH lines request, else 1)"},
+    "ab --save": {"type": Path, "metavar": "FILE", "help": "the configuration to write (default: SCRIPT-ab.yaml)"},
     "--engines": {"metavar": "A,B", "help": "the engines to compare, the baseline first (default: all of the trainer)"},
     "--model": {"metavar": "SOURCE", "help": "a folder, or a hub's id@commit"},
     "--data": {"metavar": "SOURCE", "help": "a .jsonl, .json or .parquet file, or a hub's id@commit"},
@@ -203,7 +206,7 @@ def parser(known: Mapping[str, Command]) -> _Program:
             **listed,
         )
         for argument in command.arguments.split():
-            one.add_argument(argument, **ARGUMENTS[argument])
+            one.add_argument(argument, **ARGUMENTS.get(f"{name} {argument}", ARGUMENTS[argument]))
     return program
 
 

@@ -105,8 +105,13 @@ def _finished_runs(results: Path) -> Iterator[FinishedRun]:
 def take_over(plan: Plan) -> None:
     """Give the plan's runs that were trained under other names the files of those, and say so."""
     found = finished_before(plan)
-    for run_id, one in found.items():
-        _take(one, _folder(plan, run_id), plan.runs[run_id].spec)
+    for run_id, one in dict(found).items():
+        try:
+            _take(one, _folder(plan, run_id), plan.runs[run_id].spec)
+        except OSError as error:
+            del found[run_id]
+            why = f"its files cannot be copied ({error.strerror or error}), and it is trained"
+            print_message(f"warning: {run_id}: finished before, as {one.run.folder}; {why}")
     for run_id, one in list(found.items())[:_SHOWN]:
         print_message(f"{run_id}: finished before, as {one.run.folder}; it is not trained again")
     if len(found) > _SHOWN:
@@ -133,8 +138,7 @@ def _take(one: FinishedRun, run: RunPaths, spec: Mapping[str, Any]) -> None:
         names = {"run_id": spec["run_id"], "fingerprint": spec["fingerprint"], "attempt": number}
         places = {"spec": str(target.spec.resolve()), "attempt_dir": str(target.folder.resolve())}
         write_json(part.spec, spec)
-        # No job of this run trained it.
-        write_json(part.request, read_object(attempt.request) | names | places | {"job": 0})
+        write_json(part.request, read_object(attempt.request) | names | places)
         if attempt.number == one.attempt.number:
             write_json(part.done, dict(one.done) | names | {"trained_as": one.trained_as})
     for number, (part, _) in enumerate(ready, start=last + 1):

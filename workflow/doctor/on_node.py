@@ -23,6 +23,9 @@ def unwritable_folders(variables: Mapping[str, str]) -> list[str]:
     found = []
     for name in FOLDERS:
         folder = Path(variables[name]) if variables.get(name) else None
+        if folder is not None and ("$" in str(folder) or str(folder).startswith("~")):
+            found.append(f"{name} ({folder}: never expanded, as in single quotes)")
+            continue
         try:
             if folder is not None:
                 there = next(path for path in (folder, *folder.parents) if path.exists())

@@ -106,6 +106,13 @@ def request(site: SlurmSite) -> Outcome:
     if found:
         whats = [", ".join(arms) + ": " * bool(arms) + what for (what, _), arms in found.items()]
         return failed("; ".join(whats), "; ".join(dict.fromkeys(remedy for _, remedy in found)))
+    jobs, slots = site.request.jobs, site.request.slots
+    if site.request.on_slurm and jobs and not 0 < slots < jobs:
+        return warning(
+            f"jobs: {jobs} counts launchers, imports and light jobs together, and train_slots is "
+            f"{slots or 'not set'}: launchers that wait would leave no place for stacks, collect and report",
+            f"in {site.request.profile}/config.yaml, set jobs above train_slots and import_slots together",
+        )
     return passed(f"{len(site.request.train)} keys of train: in {site.request.profile}")
 
 

@@ -99,6 +99,7 @@ def slurm_parameters(order: dict[str, Any], run: RunPaths, folder: Path) -> dict
     site = order["site"]
     # As in a batch script: an own command runs on the first node, and starts its tasks itself.
     only = ["--nodes=1", "--ntasks=1"] if Spread.from_spec(order) is Spread.OWN else []
+    cpus = [f"--cpus-per-task={order['cpus']}"] if order["cpus"] else []
     setup = _setup_lines(site["setup"], run, order["start"]) if site.get("setup") else []
     options = {"requeue": True, "comment": "rolloutbench", **sbatch_options(site)}
     if order["avoid"]:
@@ -108,7 +109,7 @@ def slurm_parameters(order: dict[str, Any], run: RunPaths, folder: Path) -> dict
         "timeout_min": site["runtime"],
         "nodes": site["nodes"],
         "tasks_per_node": 1,
-        "cpus_per_task": order["cpus"],
+        **({"cpus_per_task": order["cpus"]} if order["cpus"] else {}),
         "slurm_signal_delay_s": order["limits"]["stop_grace_s"],
         "slurm_stderr_to_stdout": True,
         # At most one job of a name runs at a time, whoever submitted it, also during the delay of a requeue.
@@ -116,7 +117,7 @@ def slurm_parameters(order: dict[str, Any], run: RunPaths, folder: Path) -> dict
         "slurm_wckey": "",
         "slurm_additional_parameters": options,
         # Since Slurm 22.05 srun does not inherit the job's cpus-per-task.
-        "slurm_srun_args": [f"--cpus-per-task={order['cpus']}", "--kill-on-bad-exit=1", *only],
+        "slurm_srun_args": [*cpus, "--kill-on-bad-exit=1", *only],
         "slurm_setup": [_pickle_link_line(folder), *setup],
     }
 

@@ -62,7 +62,7 @@ def request_of(args: argparse.Namespace) -> dict[str, Any]:
         "inputs": str(inputs),
         "inputs_sha256": prepared,
         "python": str(python),
-        "cpus": request.cpus or 1,
+        "cpus": 1 if request.cpus is None else request.cpus,
         "cluster": cluster,
         "limits": dict(request.limits),
         "site": dict(request.site),
@@ -135,6 +135,8 @@ def require_private(spec: Mapping[str, Any], site: Mapping[str, Any]) -> None:
 
 
 def _require_cpus(spec: Mapping[str, Any], cpus: int, nodes: int, gpus: int) -> None:
+    if not cpus:  # as many as Slurm gives: only the job can tell
+        return
     # A server on the trainer's node has its share of the CPUs, on a CPU as well.
     wanted = max(gpus, 1 + (nodes == 1 and "server" in spec))
     if Spread.from_spec(spec) in (Spread.TORCHRUN, Spread.SERVER) and cpus < wanted:

@@ -77,6 +77,7 @@ class JobOnNode:
         self.run, self.name, self.stops = run, name, stops
         self._output = run.submission(number)
         self.request: dict[str, Any] = retry_io(self._order, "this run's order")
+        self.request["cpus"] = self.request["cpus"] or Place.from_environment(environ).cpus  # 0: what Slurm has given
         self.slurm_id = environ.get("SLURM_JOB_ID") if self.request["cluster"] == "slurm" else None
         stops.slurm_id = self.slurm_id
         self.host = environ.get("SLURMD_NODENAME") or socket.gethostname()

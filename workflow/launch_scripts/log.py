@@ -95,8 +95,17 @@ def _words_without_effect(spec: SpecFile, imported: ImportedFile) -> Iterator[st
         logged = resolved.get(name.lstrip("+-"))
         if "$" in value or value.startswith(OWN_VALUE):
             continue  # what the script makes of it is not known here
-        if isinstance(logged, str | int | float) and str(logged).lower() != value.lower():
+        if isinstance(logged, str | int | float) and not _same(value, str(logged)):
             yield f"the arm says {word}, and its log says {logged}: the word had no effect"
+
+
+def _same(given: str, logged: str) -> bool:
+    """Whether two texts are one value: 1e-6 and 1e-06, 0.60 and 0.6, with or without quotes."""
+    one, other = (text.strip("'\"").lower() for text in (given, logged))
+    try:
+        return one == other or float(one) == float(other)
+    except ValueError:
+        return False
 
 
 def summary(table: pa.Table, imported: ImportedFile) -> dict[str, Any]:

@@ -12,6 +12,7 @@ import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from difflib import SequenceMatcher
 from itertools import takewhile
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -26,6 +27,8 @@ from workflow.launch_scripts.script import Script, ShellCommand, training_comman
 from workflow.launch_scripts.shell import read_script
 
 _MOST_BYTES = 200_000
+# ppo_mini_batch_size and ppo_micro_batch_size (0.87) are two settings; a letter more or less is a slip.
+_ALIKE, _SHORTEST_MEANT = 0.93, 5
 _LONGEST_OWN = len("${BASH_SOURCE[0]}")
 OWN_VALUE = "{value}"
 _NAME = re.compile(r"[A-Za-z_]\w*")
@@ -53,6 +56,8 @@ class Changes:
     environment: dict[str, str] = field(default_factory=dict)
     sentences: list[str] = field(default_factory=list)
     doubts: list[str] = field(default_factory=list)
+    misspelt: dict[str, str] = field(default_factory=dict)
+    """A word that the script lacks -> the one that it probably means."""
 
 
 def changes_of(text: str, words: Sequence[str], arguments: Sequence[str] = ()) -> Changes:
@@ -217,6 +222,8 @@ def _append(found: Changes, script: Script, command: ShellCommand | None, name: 
     if command is None:
         raise UserError(f"{name} is not in the script, and no command in it looks like the training; write it there")
     words = [word.text for word in command.words]
+    if meant := _meant(name, words):
+        found.misspelt[name] = meant
     is_flag = not name.startswith("-") and _NAME.fullmatch(name) and any(word.startswith("--") for word in words)
     with_equals = any(re.match(r"[+~]*[\w.@/]+=", word) for word in words[1:])
     form = f"--{name}={value}" if is_flag and not with_equals else f"{name}={value}"
@@ -239,6 +246,21 @@ def _append(found: Changes, script: Script, command: ShellCommand | None, name: 
         found.edits.remove(before)
     found.edits.append(Edit(command.end, command.end, (before.text if before else "") + more))
     found.sentences.append(f"{name} is not in the script: it is appended to the training command in {where}")
+
+
+def _meant(name: str, words: Sequence[str]) -> str:
+    """The word of a training that a name which it lacks is the end of, or misspells in one part; empty if none."""
+    parts = name.lstrip("+-").split(".")
+    for word in words:
+        known = word.lstrip("+-").partition("=")[0]
+        others = known.split(".")
+        if not (word.startswith("-") or "=" in word) or len(known) < _SHORTEST_MEANT or others == parts:
+            continue
+        differing = [pair for pair in zip(parts, others, strict=False) if pair[0] != pair[1]]
+        alike = len(parts) == len(others) and len(differing) == 1
+        if others[-len(parts) :] == parts or (alike and SequenceMatcher(None, *differing[0]).ratio() >= _ALIKE):
+            return known
+    return ""
 
 
 def _adds_only(script: Script, arguments: Sequence[str], word: str, before: Sequence[str]) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Container, Iterator, Mapping
 
 from common.findings import Finding
@@ -14,6 +15,7 @@ from workflow.runs.progress import readable_duration
 from workflow.slurm.site import Site
 
 _PAGE = "docs/preflight.md#odd"
+_FOLDERS = ("HOME", "DIR", "CACHE", "PATH", "ROOT")
 
 
 def _model(case: Case) -> ModelFacts | None:
@@ -33,6 +35,38 @@ def learning_rate_warmup(case: Case) -> Iterator[Finding]:
             _PAGE,
             "workload.lr_warmup_steps: fewer than steps, or 0",
         )
+
+
+def checkpoints(case: Case) -> Iterator[Finding]:
+    """Checkpoints or validations that come after the run's end."""
+    steps = int(case.workload["steps"])
+    kinds = (("save-steps", "save_steps", "checkpoint"), ("test-steps", "test_steps", "validation"))
+    for code, key, what in kinds:
+        if case.trainer.trains and (every := int(case.workload.get(key) or 0)) > steps:
+            yield Finding(
+                "odd",
+                code,
+                (case.arm,),
+                f"a {what} every {every} steps, and the run has {steps}",
+                f"the run has no {what}{'; after a stop it starts again' * (key == 'save_steps')}",
+                _PAGE,
+                f"workload.{key}: {max(1, steps // 4)}, or 0 for none",
+            )
+
+
+def expanded(case: Case) -> Iterator[Finding]:
+    """A folder in an arm's variables with a variable or a `~` that nothing expands."""
+    for name, value in case.env.items():
+        if name.endswith(_FOLDERS) and re.search(r"\$\{?[A-Za-z_]|^~", value) and not case.imported:
+            yield Finding(
+                "odd",
+                "not-expanded",
+                (case.arm,),
+                f"{name}={value}: the value of an experiment's env is text",
+                "the run uses a folder of that very name",
+                "docs/configuration.md",
+                f"write the folder's path, or export {name} in the profile's setup script",
+            )
 
 
 def declared_release(case: Case) -> Iterator[Finding]:
@@ -163,7 +197,7 @@ def _paced(case: Case, site: Site, source: str, pace: float, steps: int, save: i
 
 
 CHECKS_OF_IMPORTED = (heads,)
-CHECKS = (learning_rate_warmup, declared_release, reward_packages, *CHECKS_OF_IMPORTED)
+CHECKS = (learning_rate_warmup, checkpoints, expanded, declared_release, reward_packages, *CHECKS_OF_IMPORTED)
 
 
 def experiment_findings(seeds: Mapping[str, int], imported: Container[str], warmup_steps: int) -> Iterator[Finding]:

@@ -64,6 +64,7 @@ class Request:
     site: Mapping[str, Any]
     """The request as a job's order has it: `sbatch_options` makes sbatch's options from it."""
     cpus: int | None
+    """CPUs per node; 0: what Slurm gives by default."""
     gpus: int | None
     """GPUs per node."""
     limits: Mapping[str, float | None]
@@ -105,7 +106,7 @@ def read_request(given: Mapping[str, str], others: Container[str] = (), on_slurm
         **({"extra": extra} if extra else {}),
     }
     limits = {key: value_of(key, partial(_limit, key), RESOURCES[key]) for key in LIMITS}
-    cpus = value_of("cpus_per_task", lambda text: _whole("cpus_per_task", text))
+    cpus = value_of("cpus_per_task", lambda text: 0 if text.strip() == "0" else _whole("cpus_per_task", text))
     gpus = value_of("gres", gpus_of_gres, 0)
     if on_slurm:
         errors += _slurm_errors(site, limits["stop_grace_s"])

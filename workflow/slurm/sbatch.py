@@ -207,9 +207,9 @@ def keys_of(options: Sequence[Option]) -> tuple[dict[str, str], list[Left]]:
     return request, left
 
 
-def train_keys(request: Mapping[str, str], gpus: int) -> dict[str, str]:
-    """A profile's keys of `train`: what a script requests, else the partition's defaults and CPUs for the GPUs."""
-    unsaid = {"slurm_partition": "", "cpus_per_task": str(16 * gpus or 4), "mem_mb": "0", "runtime": "0"}
+def train_keys(request: Mapping[str, str]) -> dict[str, str]:
+    """A profile's keys of `train`: what a script requests, else the partition's defaults."""
+    unsaid = {"slurm_partition": "", "cpus_per_task": "0", "mem_mb": "0", "runtime": "0"}
     return {**unsaid, **request}
 
 

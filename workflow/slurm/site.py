@@ -35,6 +35,7 @@ class Site:
     on_slurm: bool = False
     light: Mapping[str, str] = field(default_factory=dict)  # the resources of the rules that do not train
     slots: int = 0  # runs that are submitted at once; 0: not set
+    jobs: int = 0  # launchers, imports and light jobs that Snakemake has at once; 0: not set
     threads: str = _THREADS
     limited: tuple[str, ...] = ()  # the names of all resources that Snakemake limits
     stack: Mapping[str, str] = field(default_factory=dict)  # what building a stack requests besides the light resources
@@ -131,6 +132,7 @@ def read_site(profile: Path) -> Site:
         content.get("executor") == "slurm",
         _resources(content.get("default-resources")),
         int(slots) if slots.isdigit() else 0,
+        int(jobs) if (jobs := str(content.get("jobs", ""))).isdigit() else 0,
         threads,
         (*limited,),
         _resources(rules.get("stack") if isinstance(rules, Mapping) else rules, "stack:"),
@@ -166,8 +168,8 @@ def unknown_profile(name: str) -> str:
     return f"no such profile: {name} (a profile is a folder with a config.yaml){near}; known: {', '.join(known)}"
 
 
-def filled_profile(values: Mapping[str, str]) -> str:
-    """profiles/slurm with these keys of `train`; its other rules get the partition and the account, too."""
+def filled_profile(values: Mapping[str, str], light: str) -> str:
+    """profiles/slurm with these keys of `train`; its other rules get the account, too, and the partition `light`."""
     if not PROFILE.is_file():
         raise UserError("--partition needs profiles/slurm of a checkout; run it in one (nothing was written)")
     head, train, rest = PROFILE.read_text(encoding="utf-8").partition("\n  train:\n")
@@ -179,6 +181,7 @@ def filled_profile(values: Mapping[str, str]) -> str:
             rest = f"    {key}: {value}\n{rest}"
         rest = line.sub(lambda found, key=key, value=value: f"{found[1]}{key}: {value}", rest, count=1)  # type: ignore[misc]
         if key in ("slurm_partition", "slurm_account"):
+            value = json.dumps(repr(light)) if key == "slurm_partition" else value
             head = line.sub(lambda found, key=key, value=value: f"{found[1]}{key}: {value}", head)  # type: ignore[misc]
     return head + train + rest
 
@@ -275,7 +278,7 @@ def _kinds(
         request = site.request(workload)
         if not request.errors and None not in (request.runtime_min, request.nodes, request.cpus, request.gpus):
             options = sbatch_options(request.site) | {"nodes": request.nodes, "ntasks-per-node": 1}
-            options |= {"time": request.runtime_min, "cpus-per-task": request.cpus}
+            options |= {"time": request.runtime_min, **({"cpus-per-task": request.cpus} if request.cpus else {})}
             arms = arms_of.setdefault(json.dumps(options), [])
             arms += [arm] * (arm not in arms)
     for text, arms in arms_of.items():

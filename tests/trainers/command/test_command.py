@@ -210,8 +210,10 @@ def test_event_files_are_read_where_the_script_writes_them(bench):
 def test_a_word_that_the_log_contradicts_is_a_warning(bench):
     """The script says another engine on its command line than the arm, as where a later word wins."""
     word = "actor_rollout_ref.rollout.name"
-    printed = f"+ python3 -m verl.trainer.main_ppo {word}=vllm trainer.n_gpus_per_node=8\n"
-    one = bench(console=printed + CONSOLES["verl"](), words=[f"{word}=sglang"])
+    lr = "actor_rollout_ref.actor.optim.lr"
+    printed = f"+ python3 -m verl.trainer.main_ppo {word}=vllm {lr}=1e-06 trainer.n_gpus_per_node=8\n"
+    # One number may be written in two ways.
+    one = bench(console=printed + CONSOLES["verl"](), words=[f"{word}=sglang", f"{lr}='1e-6'"])
     one.spec["engine"] = "sglang"
     one.spec["fingerprint"] = fingerprint_of(one.spec)
     assert one.launch().returncode == 0, one.state()
