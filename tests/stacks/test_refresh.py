@@ -1,8 +1,13 @@
 """`make lock`: a lock is made anew, keeps what still fits, and holds nothing of the site that made it."""
 
+import os
+from pathlib import Path
+
 import pytest
 
+from ..programs import executable
 from .conftest import write_wheel
+from .test_conda import has_program
 
 pytestmark = pytest.mark.full("locks resolved anew")
 
@@ -50,3 +55,20 @@ def test_hashes_come_from_the_main_index_where_a_mirror_holds_only_some(tiny, in
     locked = tiny.run("lock", "two", PIP_EXTRA_INDEX_URL=mirror.parent.as_uri())
     assert locked.returncode == 0, locked.stderr
     assert (tiny.envs / "two" / "requirements.lock").read_text().count("--hash=") == 2
+
+
+def test_a_conda_layer_is_locked_by_conda_lock_or_what_it_lacks_is_said(tiny, tmp_path):
+    """No channel is reached here: what conda-lock makes of one is conda-lock's."""
+    folder = tiny.envs / "tiny"
+    (folder / "environment.yml").write_text("channels: [nodefaults]\nplatforms: [linux-64]\ndependencies: []\n")
+    lock = folder / "requirements.lock"
+    before = lock.read_text()
+    lock.unlink()
+    without = ":".join(part for part in os.environ["PATH"].split(":") if not has_program(Path(part)))
+    refused = tiny.run("lock", "tiny", PATH=without, MAMBA_EXE="", CONDA_EXE="")
+    assert refused.returncode == 1 and lock.read_text() == before
+    assert "conda-lock.yml is as it was: its refresh needs " in refused.stderr, refused.stderr
+    program = executable(tmp_path / "bin" / "micromamba", "echo no channel is reached >&2; exit 1")
+    failed = tiny.run("lock", "tiny", PATH=f"{program.parent}:{without}", MAMBA_EXE="", CONDA_EXE="")
+    assert failed.returncode == 1 and "conda-lock.yml is as it was: " in failed.stderr, failed.stderr
+    assert not (folder / "conda-lock.yml").exists() and not list(folder.glob(".conda-lock*"))
