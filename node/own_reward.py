@@ -63,36 +63,37 @@ class _Process:
         command = [sys.executable, str(Path(__file__).with_name("own_reward_process.py")), str(theirs.fileno())]
         self._child = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=2, pass_fds=[theirs.fileno()])
         theirs.close()
-        return self.ask(self._load, self._load_s)
+        return self.ask(self._load, self._load_s, "while it was loaded")
 
-    def ask(self, request: Mapping[str, Any], limit_s: float) -> dict[str, Any]:
+    def ask(self, request: Mapping[str, Any], limit_s: float, when: str) -> dict[str, Any]:
         """The answer to a request; `RewardProblem` if there is none in time."""
         if self._child is None:
             self.start()
-        child = self._child
-        assert child is not None
-        answer: dict[str, Any] = {"problem": f"{self._where}: no answer within {limit_s:g} s", "late": True}
+        answer: dict[str, Any] = {"problem": f"{self._where}: no answer within {limit_s:g} s {when}", "late": True}
         try:
             self._pipe.send_bytes(json.dumps(request).encode())
             if self._pipe.poll(limit_s):
                 answer = json.loads(self._pipe.recv_bytes())
         except (EOFError, ConnectionError):
-            with suppress(subprocess.TimeoutExpired):
-                child.wait(5)
-            answer = {"problem": f"{self._where}: its process ended (exit code {child.poll()})", "late": False}
-        if "problem" not in answer:
-            return answer
-        if "late" in answer:
+            answer = {"problem": f"{self._where}: its process ended (exit code {self.kill(5)})"}
+        if answer.get("late"):
             self.kill()
-        raise RewardProblem(**answer)
+        if "problem" in answer:
+            raise RewardProblem(**answer)
+        return answer
 
-    def kill(self) -> None:
-        """End it."""
+    def kill(self, wait_s: float = 0.0) -> int | None:
+        """End it; its exit code if it ends by itself within `wait_s`."""
         child, self._child = self._child, None
-        if child is not None:
-            child.kill()
-            child.wait()
-            self._pipe.close()
+        if child is None:
+            return None
+        with suppress(subprocess.TimeoutExpired):
+            child.wait(wait_s)
+        code = child.poll()
+        child.kill()
+        child.wait()
+        self._pipe.close()
+        return code
 
 
 class RewardProgram:
@@ -117,9 +118,7 @@ class RewardProgram:
             self._understand(process.start(), reward.get("signature"))
         except RewardProblem as problem:
             self.close()
-            change = "load less when the file is imported" if problem.late else "correct the file"
-            if problem.missing:
-                change = f"use a stack that has {problem.missing.partition('.')[0]}, or do without it"
+            change = "correct the file, or use a stack that has what it imports"
             text = f"workload.rewards: {problem}; {change}"
             raise RewardProblem(text, problem.missing, late=problem.late) from None
         self._free.put(process)
@@ -135,23 +134,18 @@ class RewardProgram:
             self._options = {}  # its constructor has them
         own = {*ARGUMENTS, *self._columns, *self._options}
         form = _TEXTS if loaded["is_class"] or all(name in own for name in required) else _MESSAGES
-        form = _FORMS[signature] if signature else _ONE if VERL in names else form
-        self.one_by_one, self.as_messages = form is _ONE, form is _MESSAGES
-        given = {*_arguments([Response("")], self._columns)}
-        wanted = (*ARGUMENTS, *_TRUTHS, *self._columns) if takes_all and not self.one_by_one else ()
-        self.takes = tuple(
-            dict.fromkeys(name for name in (*names, *wanted) if name in given and name not in self._options)
-        )
-        listed = f"functions get {', '.join(ARGUMENTS)} and the columns that workload.data.columns names"
-        for option in self._options:
-            if option in (*ARGUMENTS, *self._columns):
-                raise RewardProblem(f"{self.where}: option {option!r} is also an argument or a column; rename it")
-            if option not in names and not takes_all:
-                raise RewardProblem(f"{self.where} has no parameter for option {option!r}; it has {', '.join(names)}")
-        if missing := [name for name in required if name not in (*self.takes, *self._options)]:
-            raise RewardProblem(f"{self.where} has a parameter {missing[0]!r} that is no option; {listed}")
-        if not self.takes:
-            raise RewardProblem(f"{self.where} has no parameter for completions; {listed}")
+        self.form = _FORMS[signature] if signature else _ONE if VERL in names else form
+        self.one_by_one = self.form == _ONE
+        known = {*_arguments([Response("")], self._columns)} - {*self._options}
+        further = (*ARGUMENTS, *_TRUTHS, *self._columns) if takes_all and not self.one_by_one else ()
+        self.takes = tuple(name for name in dict.fromkeys((*names, *further)) if name in known)
+        given = f"functions get {', '.join(ARGUMENTS)} and the columns that workload.data.columns names"
+        for name in [] if takes_all else self._options:
+            if name not in names:
+                raise RewardProblem(f"{self.where} has no parameter for option {name!r}; it has {', '.join(names)}")
+        for name in required:
+            if name not in (*self.takes, *self._options):
+                raise RewardProblem(f"{self.where} has a parameter {name!r} that is no option; {given}")
 
     def score(self, responses: Sequence[Response]) -> tuple[list[float | None], int]:
         """One value for each response, and the number of failures; `UserError` after many failures in a row."""
@@ -184,7 +178,7 @@ class RewardProgram:
 
     def call(self, responses: Sequence[Response]) -> list[float | None]:
         """One value for each response of one call; `RewardProblem` if it fails."""
-        given = _arguments(responses, self._columns, as_messages=self.as_messages)
+        given = _arguments(responses, self._columns, as_messages=self.form == _MESSAGES)
         named = {name: given[name][0] if self.one_by_one else given[name] for name in self.takes}
         request = {"arguments": named | self._options, "count": None if self.one_by_one else len(responses)}
         try:
@@ -192,12 +186,8 @@ class RewardProgram:
         except queue.Empty:
             process = self._new()
         try:
-            return list(process.ask(request, self.limit_s)["values"])
-        except RewardProblem as problem:
-            if not problem.late:
-                raise
-            calls = f"a call of {len(responses)} completion{'s' * (len(responses) > 1)}, limited by timeout_s"
-            raise RewardProblem(f"{problem}: {calls}", late=True) from None
+            when = f"(timeout_s) for {len(responses)} completion{'s' * (len(responses) > 1)}"
+            return list(process.ask(request, self.limit_s, when)["values"])
         finally:
             self._free.put(process)
 

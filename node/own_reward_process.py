@@ -93,14 +93,16 @@ class Worker:
         return [self._number(value) for value in values]
 
     def _number(self, value: Any) -> float | None:
-        number = value
-        if value is not None and not isinstance(value, str | bytes):
-            with contextlib.suppress(TypeError, ValueError):
-                number = float(value)
-        if number is not None and not isinstance(number, float):
-            raise Problem(f"{self._where} must return a number or None for each completion (got {_shown(value)})")
-        if number is not None and not math.isfinite(number):
-            raise Problem(f"{self._where} must return finite numbers (got {number})")
+        if value is None:
+            return None
+        try:
+            number = math.nan if isinstance(value, str | bytes) else float(value)
+        except (TypeError, ValueError):
+            number = math.nan
+        if not math.isfinite(number):
+            raise Problem(
+                f"{self._where} must return a finite number or None for each completion (got {_shown(value)})"
+            )
         return number
 
 

@@ -84,7 +84,7 @@ MISTAKES = {
         "def score(completions): return [len(t) / len(t) for t in completions]\n": (
             "ZeroDivisionError: division by zero (mine.py, line 1), for the completion '' to row 2 of the data"
         ),
-        "def score(completions): return [float('nan')] * len(completions)\n": "must return finite numbers (got nan)",
+        "def score(completions): return [float('nan')] * len(completions)\n": "must return a finite number or None",
     },
     "reward-by-batch": {
         "def score(completions): return [len(completions)] * len(completions)\n": "gives [3.0, 3.0, 3.0] for 3"
@@ -178,7 +178,7 @@ def test_what_is_unclear_or_missing_is_told_with_its_remedy(tmp_path):
     messages = "def score(completions, **kwargs): return [len(c[0]['content']) for c in completions]\n"
     (one,) = found(plan_with(tmp_path, messages))
     assert (one.level, one.code) == ("impossible", "reward-fails") and "TypeError" in one.what
-    assert "if completions are messages, give it a signature (docs/rewards.md)" in one.change
+    assert "give it the signature of its trainer (docs/rewards.md): completions are texts" in one.change
     assert found(plan_with(tmp_path, messages, signature="trl")) == []
     needs = "from verl.utils.reward_score import math\ndef score(data_source, solution_str, ground_truth): ...\n"
     (one,) = found(plan_with(tmp_path, needs))

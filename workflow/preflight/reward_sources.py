@@ -82,8 +82,7 @@ def _of_calls(program: RewardProgram, reward: Mapping[str, Any]) -> Iterator[Fin
         if problem.late:
             change = f"make {program.name} faster, or raise timeout_s of this reward ({program.limit_s:g} s)"
         elif reward.get("signature") is None:
-            form = "texts" if program.as_messages else "messages"
-            change += f"; or, if completions are {form}, give it a signature ({_SOURCE})"
+            change += f"; or give it the signature of its trainer ({_SOURCE}): completions are {program.form}"
         yield Finding("impossible", "reward-fails", (), f"{problem}{shown}", why, _SOURCE, change)
         return
     if together != alone:
