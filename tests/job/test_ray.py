@@ -6,6 +6,7 @@ Ray is real. The nodes are processes on this machine, each as one task of a Slur
 import contextlib
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -272,10 +273,8 @@ def test_a_dead_head_ends_all_and_a_killed_task_takes_its_ray_with_it(tmp_path, 
     for process in agents:
         with contextlib.suppress(psutil.NoSuchProcess):
             process.kill()
-    # The folder goes with the next Ray on this node.
     assert folder.exists()
-    subject.PrivateFolder({"TMPDIR": str(base)}).remove()
-    assert not folder.exists()
+    shutil.rmtree(folder)
 
 
 def setup_of(folder, rank, python, **more):
@@ -348,20 +347,13 @@ def test_slurms_short_form_of_host_names(short, names):
 
 
 def test_rays_folder_is_under_the_jobs_own_if_sockets_can_have_such_a_path(tmp_path, base):
-    temporary = subject.PrivateFolder({"SLURM_TMPDIR": "/missing", "TMPDIR": str(base)})
-    assert temporary.folder.parent == base
-    temporary.remove()
-    assert list(base.iterdir()) == []
-    # Another task of ours that lives keeps its folder.
-    kept = subject.PrivateFolder({"TMPDIR": str(base)})
-    subject.PrivateFolder({"TMPDIR": str(base)}).remove()
-    assert kept.folder.exists()
-    kept.remove()
+    temporary = subject.private_folder({"SLURM_TMPDIR": "/missing", "TMPDIR": str(base)})
+    assert temporary.parent == base and temporary.stat().st_mode & 0o777 == 0o700
     deep = tmp_path / ("d" * subject.LONGEST_TEMPORARY)
     deep.mkdir()
-    temporary = subject.PrivateFolder({"TMPDIR": str(deep)})
-    assert temporary.folder.parent == Path("/tmp")
-    temporary.remove()
+    temporary = subject.private_folder({"TMPDIR": str(deep)})
+    assert temporary.parent == Path("/tmp")
+    temporary.rmdir()
 
 
 def test_only_the_processes_of_a_life_are_ended(tmp_path):

@@ -40,7 +40,7 @@ def queue(*states, name=NAME):
         (queue("CANCELLED", "FAILED"), Job.NONE, ""),
         (queue("RUNNING", name="another.name"), Job.NONE, ""),
         (queue(), Job.NONE, ""),
-        (Queue(1.0, "down"), Job.UNKNOWN, "Slurm does not answer (down)"),
+        (Queue(1.0, "down"), Job.UNKNOWN, "is left alone while Slurm does not answer (down)"),
     ],
 )
 def test_a_slurm_jobs_state(seen, job, note):

@@ -212,7 +212,7 @@ class Launcher:
         while (state := self.watch.state(order, fresh=not said)).job is Job.UNKNOWN:
             if state.note != said:
                 said = state.note
-                self._print(f"{said}; waiting")
+                self._print(f"{order.label} {said}; waiting")
             self._stop.leave_if_asked()
             self._pause()
         return state

@@ -12,7 +12,7 @@ from typing import Any
 from common.files import tail
 from common.messages import print_message
 from workflow.runs.ends import end_from_slurm
-from workflow.runs.history import attempts_of_order, read_object
+from workflow.runs.history import attempts_of_order, begins_anew, read_object
 from workflow.runs.orders import Job, JobState, Order, local_job, slurm_job
 from workflow.runs.paths import AttemptPaths, RunPaths
 from workflow.slurm import commands as slurm
@@ -107,7 +107,8 @@ class SlurmWatch:
         lives = _lives(order, job_id)
         newest = read_object(lives[-1].exit) | {"attempt": lives[-1].number} if lives else None
         since = int(read_object(lives[-1].request).get("output_bytes") or 0) if lives else 0
-        return end_from_slurm(state, ended, newest, self._output(since))
+        end = end_from_slurm(state, ended, newest, self._output(since))
+        return {**end, "kind": "time limit"} if state == "TIMEOUT" and begins_anew(order.content["spec"]) else end
 
     def _output(self, since: int) -> str:
         """What the last job itself printed in its last life: Slurm appends the output of every life."""

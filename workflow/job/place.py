@@ -146,11 +146,5 @@ def unreachable(ip: str, port: int) -> str | None:
     return None
 
 
-def ephemeral_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("", 0))
-        return int(probe.getsockname()[1])
-
-
 def machine_id() -> str:
     return Path("/proc/sys/kernel/random/boot_id").read_text().strip()

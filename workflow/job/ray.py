@@ -36,7 +36,6 @@ from __future__ import annotations
 import os
 import re
 import shutil
-import stat
 import subprocess
 import tempfile
 from collections.abc import Callable, Mapping
@@ -44,11 +43,11 @@ from contextlib import suppress
 from pathlib import Path
 
 from common.retry import READ_PATIENCE_S, exists, retry_io
-from workflow.job.place import ephemeral_port, machine_id, own_ip, source_ip, unreachable
+from node.hardware import free_port
+from workflow.job.place import machine_id, own_ip, source_ip, unreachable
 from workflow.job.processes import GRACE_S, end_processes, start_in_session
 from workflow.job.rendezvous import HeadTask, RendezvousError, Task, TaskSetup, WorkerTask
 from workflow.runs.history import FILES
-from workflow.runs.locks import Lock, try_lock
 
 TRIES = 3  # a free port may be taken before Ray binds it
 SMALLEST_STORE = 80_000_000  # Ray's own minimum
@@ -58,57 +57,18 @@ LONGEST_TEMPORARY = 107 - len("/session_2000-01-01_00-00-00_000000_4194304/socke
 _FOREIGN_VARIABLES = ("RAY_ADDRESS", "RAY_API_SERVER_ADDRESS", "RAY_REDIS_ADDRESS", "RAY_TMPDIR")
 
 
-class PrivateFolder:
-    """A private folder on this node whose path is short enough for Ray's sockets."""
+def private_folder(env: Mapping[str, str]) -> Path:
+    """A new private folder on this node whose path is short enough for Ray's sockets; Ray opens the one in it to all.
 
-    def __init__(self, env: Mapping[str, str]) -> None:
-        prefix = f"rb{os.getuid()}-"
-        base = _temporary_base(env, prefix)
-        for leftover in base.glob(f"{prefix}*/lock"):
-            _remove_leftover(leftover)
-        self.folder, lock = _new_folder(prefix, base)
-        self._lock: Lock | None = lock
-        self.ray = self.folder / "r"  # Ray's part, which Ray opens to everybody; the folder around it stays private
-
-    def remove(self) -> None:
-        shutil.rmtree(self.folder, ignore_errors=True)
-        if self._lock is not None:
-            self._lock.release()
-            self._lock = None
-
-
-def _temporary_base(env: Mapping[str, str], prefix: str) -> Path:
+    A killed task leaves its folder to whatever clears the job's temporary folder, or /tmp.
+    """
+    prefix = f"rb{os.getuid()}-"
     for candidate in (env.get("SLURM_TMPDIR"), env.get("TMPDIR")):
         if candidate and os.access(candidate, os.W_OK | os.X_OK):
             base = Path(candidate).absolute()
             if len(os.fsencode(base / f"{prefix}12345678" / "r")) <= LONGEST_TEMPORARY:
-                return base
-    return Path("/tmp")
-
-
-def _new_folder(prefix: str, base: Path) -> tuple[Path, Lock]:
-    """A new folder and its lock.
-
-    Another task that starts at this moment may find the lock file before it is locked, and remove the folder as a
-    leftover: then make another one.
-    """
-    while True:
-        folder = Path(tempfile.mkdtemp(prefix=prefix, dir=base))
-        lock = try_lock(folder / "lock", patience_s=1.0)
-        if lock is not None:
-            if (folder / "lock").exists():
-                return folder, lock
-            lock.release()
-
-
-def _remove_leftover(lock: Path) -> None:
-    """Remove the folder of a killed task: its lock is free."""
-    with suppress(OSError):
-        folder = lock.parent.lstat()  # in /tmp another user may have planted a link of this name
-        is_ours = stat.S_ISDIR(folder.st_mode) and folder.st_uid == os.getuid()
-        if is_ours and (held := try_lock(lock)) is not None:
-            with held:
-                shutil.rmtree(lock.parent, ignore_errors=True)
+                return Path(tempfile.mkdtemp(prefix=prefix, dir=base))
+    return Path(tempfile.mkdtemp(prefix=prefix, dir="/tmp"))
 
 
 class _RayNode(Task):
@@ -118,7 +78,7 @@ class _RayNode(Task):
         super().__init__(setup)
         self.address = ""
         self._process: subprocess.Popen[bytes] | None = None
-        self._temporary: list[PrivateFolder] = []
+        self._temporary: list[Path] = []
         self._borrowed: Path | None = None
         self._closed = False
 
@@ -134,16 +94,14 @@ class _RayNode(Task):
         if self._local_problem():
             self._keep_logs()
         end_processes(self._process, grace_s=GRACE_S)
-        for folder in self._temporary:
-            folder.remove()
-        if self._borrowed is not None:
-            shutil.rmtree(self._borrowed, ignore_errors=True)
+        for folder in filter(None, (*self._temporary, self._borrowed)):
+            shutil.rmtree(folder, ignore_errors=True)
 
     def _start(self, arguments: Callable[[], list[str]], is_up: Callable[[], bool]) -> None:
         """Start this node's Ray and wait until it is up; try again if it ends instead."""
         code = None
         for _ in range(TRIES):
-            self._temporary.append(PrivateFolder(self._setup.environment))
+            self._temporary.append(private_folder(self._setup.environment))
             self._process = self._spawn(arguments())
             while (code := self._process.poll()) is None:
                 if is_up():
@@ -156,7 +114,7 @@ class _RayNode(Task):
     def _spawn(self, arguments: list[str]) -> subprocess.Popen[bytes]:
         setup = self._setup
         command = [str(setup.python), "-m", "ray.scripts.scripts", "start", "--block", "--log-color=false", *arguments]
-        command += [f"--temp-dir={self._temporary[-1].ray}", *self._resources()]
+        command += [f"--temp-dir={self._temporary[-1] / 'r'}", *self._resources()]
         command += ["--min-worker-port=0", "--max-worker-port=0", "--dashboard-agent-listen-port=0"]
         command += ["--node-manager-port=0", "--object-manager-port=0"]
         environment = {name: value for name, value in setup.environment.items() if name not in _FOREIGN_VARIABLES}
@@ -186,7 +144,7 @@ class _RayNode(Task):
             "RAY_AUTH_MODE": self._setup.environment.get("RAY_AUTH_MODE", "token"),
             "RAY_AUTH_TOKEN_PATH": str(self._secret_file.absolute()),
             # `ray.init("auto")`, which some libraries call, looks here first and only then at foreign processes.
-            "RAY_TMPDIR": str(self._temporary[-1].ray),
+            "RAY_TMPDIR": str(self._temporary[-1] / "r"),
         }
 
     def _local_problem(self) -> str | None:
@@ -195,7 +153,7 @@ class _RayNode(Task):
 
     def _keep_logs(self) -> None:
         with suppress(OSError), self._setup.log.open("ab") as log:
-            for path in sorted(self._temporary[-1].ray.glob("session_latest/logs/*")):
+            for path in sorted((self._temporary[-1] / "r").glob("session_latest/logs/*")):
                 if path.stem in ("gcs_server", "raylet") and (size := path.stat().st_size):
                     with path.open("rb") as file:
                         file.seek(max(0, size - 4096))
@@ -211,7 +169,7 @@ class RayHead(_RayNode, HeadTask):
             self._write_secret()
             has_client = _has_grpcio(self._setup.python)
             self._start(lambda: self._arguments(has_client), self._find_address)
-        self._status.set("up", address=self.address, machine=machine_id(), temporary=str(self._temporary[-1].folder))
+        self._status.set("up", address=self.address, machine=machine_id(), temporary=str(self._temporary[-1]))
 
     def command(self, trainer: list[str]) -> list[str]:
         """The trainer's own command: it joins the cluster itself."""
@@ -227,11 +185,11 @@ class RayHead(_RayNode, HeadTask):
 
     def _arguments(self, has_client: bool) -> list[str]:
         arguments = ["--head", "--port=0", "--include-dashboard=false"]
-        arguments += [f"--ray-client-server-port={ephemeral_port()}"] if has_client else []
+        arguments += [f"--ray-client-server-port={free_port()}"] if has_client else []
         return [*arguments, f"--node-ip-address={own_ip(self._setup.place)}"]
 
     def _find_address(self) -> bool:
-        file = self._temporary[-1].ray / "ray_current_cluster"
+        file = self._temporary[-1] / "r" / "ray_current_cluster"
         found = re.fullmatch(r"\S+:\d+", file.read_text().strip()) if file.is_file() else None
         self.address = found[0] if found else ""
         return found is not None

@@ -127,7 +127,7 @@ class JobState:
 def slurm_job(queue: Queue, names: Iterable[str]) -> JobState:
     """The state of the job of these names by squeue's answer."""
     if queue.error is not None:
-        return JobState(Job.UNKNOWN, f"Slurm does not answer ({queue.error})")
+        return JobState(Job.UNKNOWN, f"is left alone while Slurm does not answer ({queue.error})")
     for name in names:
         for queued in queue.living(name)[:1]:
             if queued.state == "PENDING":
