@@ -160,6 +160,7 @@ class Launcher:
                 self._print(f"{_short(end)}; trying once more without {end['nodes']} (--exclude)")
                 order = self._submitter.new_order(order.content["count_from"], [end["nodes"]])
             elif then is not Then.AGAIN:
+                self.watch.withdraw(order)
                 raise self._failure(order, write_end(self.run, order.start, end))
             else:
                 # A job counts its attempts without a new step; this counts the jobs without any attempt.
