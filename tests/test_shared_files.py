@@ -31,8 +31,18 @@ METHODS = {
 }
 # Functions of this project that raise OSError, so that a file that cannot be read does not count as missing.
 FUNCTIONS = {
-    *("exists", "read_json", "read_object", "last_step", "without_new_step", "dump_stacks", "try_lock"),
-    *("finished_attempt", "matching_attempts", "attempts_of_job", "end_reason", "write_json", "write_text", "open"),
+    *("exists", "read_json", "read_object", "reached_step", "without_new_step", "dump_stacks", "try_lock"),
+    *(
+        "finished_attempt",
+        "matching_attempts",
+        "attempts_of_order",
+        "end_of",
+        "write_end",
+        "end_reason",
+        "write_json",
+        "write_text",
+        "open",
+    ),
 }
 GUARDS = {"retry_io", "keep_watching"}
 # Why a file or a function of it may read without a guard.
@@ -49,9 +59,7 @@ EXCEPTIONS = {
     "trainers/verl/driver/composed.py:_config_folder": "verl's own files, read like its modules before training begins",
     "workflow/job/stopping.py:dump_stacks": "its caller goes on without the stacks",
     "engines/sglang/server.py:_watch": "/proc and /dev/shm of this node",
-    "workflow/job/ray.py:__init__": "the temporary folder of this node",
-    "workflow/job/ray.py:_new_folder": "the same",
-    "workflow/job/ray.py:_find_address": "the same",
+    "workflow/job/ray.py:_find_address": "the temporary folder of this node",
 }
 # A thread that waits once, for a process or a task, and reads no file.
 THREADS = {
