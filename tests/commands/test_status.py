@@ -82,6 +82,7 @@ def test_jobs_in_slurm_as_its_answer_has_them(experiment):
     write(gone.paths.attempt(1).exit, {"kind": "stopped"})
     MadeRun(experiment, "reused").job(job_id="5")
     MadeRun(experiment, "stands").job(job_id="6").attempt(steps=2)
+    MadeRun(experiment, "omitted").job(job_id="9").attempt(steps=3)
     jobs = [
         {"job_id": "1", "name": f"runs.{'0' * 16}"},
         {"job_id": "2", "name": f"waits.{'0' * 16}", "state": "PENDING", "reason": "(BadConstraints)", "nodes": ""},
@@ -91,7 +92,7 @@ def test_jobs_in_slurm_as_its_answer_has_them(experiment):
         {"job_id": "6", "name": f"stands.{'0' * 16}", "state": "SUSPENDED"},
     ]
     answer(experiment, jobs)
-    lines = shown(experiment, "runs", "waits", "again", "gone", "reused", "stands")
+    lines = shown(experiment, "runs", "waits", "again", "gone", "reused", "stands", "omitted")
     assert row(lines, "runs") == "runs running 1 gpu1 1 4/10 2.00 12 s 18 h 30 min"
     assert row(lines, "waits") == "waits waiting 2 0/10 BadConstraints"
     assert row(lines, "again") == "again waiting 3 1 6/10 2.00 8 s BeginTime"
@@ -99,6 +100,9 @@ def test_jobs_in_slurm_as_its_answer_has_them(experiment):
     assert row(lines, "reused") == "reused stopped 5 0/10 is unknown to Slurm"
     assert row(lines, "stands").startswith("stands running 6 gpu1 1 2/10") and row(lines, "stands").endswith(
         "suspended"
+    )
+    assert row(lines, "omitted").startswith("omitted running 9 here 1 3/10"), (
+        "its heartbeat says so, whatever squeue says"
     )
     assert any(line.startswith("BadConstraints: does not end by itself") for line in lines)
     assert not was_asked(experiment)

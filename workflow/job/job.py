@@ -233,7 +233,7 @@ class JobOnNode:
 
     def _attempt(self) -> dict[str, Any]:
         """Run one attempt; how it ended, with `again` if the run continues in another one."""
-        earlier = retry_io(self._earlier, FILES)
+        earlier = retry_io(lambda: attempts_of_order(self.run, self.request), FILES)
         if (fruitless := retry_io(lambda: without_new_step(earlier), FILES)) > self.request["limits"]["restarts"]:
             last = retry_io(lambda: end_reason(earlier[-1]), FILES)
             detail = f"{fruitless} attempts in a row without a new step (last: {last})"
@@ -286,9 +286,6 @@ class JobOnNode:
         write_json(attempt.request, attempt_request)
         return attempt
 
-    def _earlier(self) -> list[AttemptPaths]:
-        return attempts_of_order(self.run, self.request)
-
     def _train_on_nodes(self, attempt: AttemptPaths, training: Training) -> dict[str, Any]:
         """Train with all nodes of the job; with Ray always in a cluster of its own, also on one node."""
         # The other ranks know the life's number, not the attempt's; on this machine there are no other ranks.
@@ -306,7 +303,9 @@ class JobOnNode:
 
     def _hung_before(self) -> bool:
         with suppress(OSError):
-            return any(read_object(attempt.exit).get("kind") == "hung" for attempt in self._earlier())
+            return any(
+                read_object(attempt.exit).get("kind") == "hung" for attempt in attempts_of_order(self.run, self.request)
+            )
         return False
 
     def _is_superseded(self) -> bool:

@@ -99,6 +99,9 @@ def _run_state(expected: ExpectedRun, order: Order, report: QueueReport, now: fl
     """One run's state; `now` is the file system's time."""
     run = order.run
     job = report.state(order) if not (order.end() and not order.on_slurm) else JobState(Job.NONE)
+    writes = job.job is Job.NONE and order.on_slurm and still_writes(run, now)
+    if writes and not order.end():
+        job = JobState(Job.RUNNING, "squeue does not list it, and it still writes")
     attempts = matching_attempts(run, expected.fingerprint, expected.inputs_sha256)
     state = RunState(
         expected.run_id,
@@ -122,7 +125,7 @@ def _run_state(expected: ExpectedRun, order: Order, report: QueueReport, now: fl
             return replace(state, note="finished, of another configuration")
         return replace(state, note="its launcher is about to submit it" if state.launcher else "")
     state = _ended(state, order, report)
-    if order.on_slurm and still_writes(run, now):
+    if writes:
         note = "its last attempt still writes, on a node that Slurm gave up: `rolloutbench cancel` ends it"
         state = replace(state, note="; ".join(filter(None, (state.note, note))))
     return state
