@@ -1,8 +1,8 @@
 """Runs one life of a job on its node, in the controller's Python: trains one attempt after another, records the end.
 
 Only a job that holds the run's order trains: an order of its name, without an end. Under Slurm every attempt but the
-last ends in a requeue, which this module requests instead of submitit: submitit's handler asks Slurm once, and gives
-the job up while slurmctld restarts. On one machine the job continues with the next attempt by itself.
+last ends in a requeue, requested here: submitit's handler asks Slurm once, and gives up while slurmctld restarts. On
+one machine the job continues with the next attempt by itself.
 """
 
 from __future__ import annotations
