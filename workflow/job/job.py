@@ -50,7 +50,6 @@ from workflow.slurm.commands import SlurmError, may_pass
 # How long a new life waits for the one before it, which ends when it reads of its successor; tests set it lower.
 _TAKE_OVER_S = float(os.environ.get("ROLLOUTBENCH_TAKE_OVER_S", "180"))
 _REQUEUE_PATIENCE_S = 900.0
-_LEAVE_S = 60.0
 
 
 def run_job(run_folder: str, number: int, name: str = "") -> None:
@@ -334,7 +333,7 @@ class JobOnNode:
                 if details.get("JobState") == "RUNNING":
                     slurm.requeue(self.slurm_id)
                 # Leaving before Slurm's TERM looks like a failure; leaving after it releases the node at once.
-                leave_at = time.monotonic() + _LEAVE_S
+                leave_at = time.monotonic() + 60.0
                 while self.stops.signal is None and time.monotonic() < leave_at:
                     time.sleep(POLL_S)
                 return
