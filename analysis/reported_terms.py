@@ -14,6 +14,7 @@ from analysis.runs import Run
 from analysis.setting_terms import is_bookkeeping
 from analysis.terms import HARDWARE, INPUTS, NO_SPEED, Term, as_shown, compared, equivalent, findings_of, mixed_findings
 from common.dotted import as_mapping, as_text, flatten, positive_int
+from common.files import read_json
 from common.findings import COMPARED, EQUALITIES, UNKNOWN, LedgerRow, Preflight, merge_findings
 from common.verdicts import Verdict
 from engines import engine_named
@@ -80,12 +81,20 @@ def _place(run: Run) -> RunPlace:
         facts |= {_VARIABLE + name: value for name, value in as_mapping(resolved.get("environment")).items()}
         facts[STACK] = " ".join(filter(None, [*stack_of(run), as_shown(dict(origin_of(run)) or "")]))
         facts[MEASUREMENT] = run.done.get("measurement", 1)
-        git = as_mapping(run.done.get("git"))
-        facts[COMMIT] = git["commit"][:12] + CHANGED * bool(git.get("dirty")) if git.get("commit") else None
+        facts[COMMIT] = " and ".join(dict.fromkeys(_commits(run))) or None
     facts[RELEASE] = _release(run)
     names = {run.run_id, str(run.spec.get("fingerprint"))[:12]}
     settings, facts = ({key: _unnamed(value, names) for key, value in some.items()} for some in (settings, facts))
     return RunPlace(run.arm, label, point, (run.run_id,), settings, facts)
+
+
+def _commits(run: Run) -> Iterator[str]:
+    """The commits of our code in a run's attempts: it may have changed between two of them."""
+    files = [file for number in run.attempts for file in run.attempt_files("attempt.json", number)]
+    for state in (*(read_json(file) for file in files), run.done):
+        git = as_mapping(as_mapping(state).get("git"))
+        if git.get("commit"):
+            yield git["commit"][:12] + CHANGED * bool(git.get("dirty"))
 
 
 def _release(run: Run) -> str | None:

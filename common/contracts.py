@@ -156,6 +156,7 @@ class AttemptFile(TypedDict):
     slurm: Annotated[SlurmPlace | None, "job_id, restart and nodes; null without Slurm"]
     output_bytes: Annotated[int, "size of the job's own output when this attempt began"]
     nodes: NotRequired[Annotated[list[str], "Slurm's names of its nodes; else the host's name"]]
+    git: NotRequired[Annotated[Object | None, "commit and dirty flag of the code when the attempt began"]]
 
 
 class DoneFile(TypedDict):

@@ -37,7 +37,7 @@ def read_attempt(arguments: Sequence[str]) -> dict[str, Any]:
     request = Path(arguments[0])
     attempt = retry_io(lambda: read_file(AttemptFile, request, "the job on the node", _KEYS), _FILES)
     # Now, because the checkout may change before the end.
-    return {**attempt, "git": git_state()}
+    return {**attempt, "git": attempt.get("git") or git_state()}
 
 
 def read_spec(attempt: Mapping[str, Any]) -> SpecFile:

@@ -83,6 +83,19 @@ def test_runs_of_one_arm_that_report_other_terms_are_named(report, change, name)
     assert f'"{name}"' in terms and "mixed" in terms
 
 
+def test_a_run_that_went_on_with_other_code_is_named(report, made_once):
+    """done.json has the commit of the last attempt only."""
+    attempt = made_once / "runs" / "vllm-s1" / "attempts" / "1" / "attempt.json"
+    before = attempt.read_text()
+    try:
+        attempt.write_text(json.dumps(json.loads(before) | {"git": {"commit": "b" * 40, "dirty": False}}))
+        terms, told = report()
+        assert "1 term differs between runs of vllm (commit of rolloutbench: " in told and "(vllm-s1)" in told
+        assert "bbbbbbbbbbbb and aaaaaaaaaaaa" in terms
+    finally:
+        attempt.write_text(before)
+
+
 def test_uncommitted_changes_of_one_commit_may_differ(report):
     _, told = report(transformers={"git": {"dirty": True}}, vllm={"git": {"dirty": True}})
     assert "settings cannot be verified (commit of rolloutbench)" in told and "Unequal" not in told

@@ -21,6 +21,7 @@ from common.errors import UserError
 from common.files import write_json
 from common.ownership import NotOwnError, own_tree
 from common.retry import await_file, retry_io
+from node.hardware import git_state
 from trainers import Spread
 from workflow.job.machine_locks import machine_to_itself
 from workflow.job.place import Place
@@ -281,6 +282,7 @@ class JobOnNode:
             "output_bytes": sum(file.stat().st_size for file in self._output.glob("*.out")),
             "started": time.time(),
             "nodes": list(self.place.hosts),
+            "git": git_state(),
         }
         write_json(attempt.request, attempt_request)
         return attempt
