@@ -19,7 +19,7 @@ PACKAGES = (
     *("torch", "triton", "transformers", "flash-attn", "nvidia-nccl-cu12", "nvidia-cudnn-cu12"),
     *("ray", "numpy", "trl", "verl"),
 )
-NO_EFFECT = "a place, a name, a tracker or a seed"
+NO_EFFECT = "a place, a name, a tracker, a seed, or a limit that no sequence reaches"
 
 
 def distinct(cases: Iterable[Case]) -> list[Case]:
@@ -151,8 +151,6 @@ def _own_option(term: Term, cases: Sequence[Case]) -> Term:
     """One engine's own option: shared options may set it in both arms, but only that engine receives it."""
     if names_the_engine(term.name, cases):
         return replace(term, why=COMPARED)
-    if why := next(filter(None, (case.trainer.rules.without_effect.get(term.name) for case in cases)), ""):
-        return equivalent(term, why)
     if is_bookkeeping(term.name):
         return equivalent(term, NO_EFFECT)
     return replace(term, verdict="unverifiable", why="an engine's own option: the other has none of that name")
@@ -205,7 +203,7 @@ def _own_options(cases: Iterable[Case]) -> tuple[str, ...]:
 
 
 def _own_prefix(case: Case) -> str:
-    return next(reversed(case.trainer.rules.engine_options.get(case.engine.name, ())), "")
+    return case.trainer.engine_prefix(case.engine.name, case.version)
 
 
 def own_option(key: str, case: Case) -> str:
@@ -234,7 +232,7 @@ def names_the_engine(key: str, cases: Sequence[Case]) -> bool:
 @cache
 def is_bookkeeping(key: str) -> bool:
     """Whether a setting is a name, a tracker, a place or a seed, by any trainer's rules."""
-    return key.endswith("seed") or any(key.rpartition(".")[2] in one.rules.bookkeeping for one in trainers())
+    return key.endswith("seed") or any(key.rpartition(".")[2] in one.bookkeeping for one in trainers())
 
 
 def matters(key: str, cases: Sequence[Case]) -> bool:

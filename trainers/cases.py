@@ -149,9 +149,19 @@ class Case:
     @property
     def engine_terms(self) -> dict[str, object]:
         """What the engine's own options say of it, or its defaults where the trainer gives it none."""
-        if self.on_gpu and not self.trainer.rules.reads_engine_options(self):
+        if self.on_gpu and not self.reads_engine_options:
             return self.engine.reported(self.engine.defaults)
-        return self.engine.reported(self.trainer.engine_settings(self.settings.values, self.engine.name))
+        return self.engine.reported(self.engine_settings)
+
+    @property
+    def reads_engine_options(self) -> bool:
+        """Whether its trainer passes options on to this engine."""
+        return self.trainer.engine_options(self.engine.name, self.version) != ()
+
+    @property
+    def engine_settings(self) -> dict[str, Any]:
+        """The engine's own options, by the engine's names."""
+        return self.trainer.engine_settings(self.settings.values, self.engine.name, self.version)
 
     def _count(self, name: str) -> int:
         return self.settings.int(self.trainer.key(name), 1)

@@ -28,7 +28,7 @@ def sglang_speed_on_cpu(case: Case) -> Iterator[Finding]:
 def attention_kernels(case: Case) -> Iterator[Finding]:
     """Attention kernels that the lock of the stack does not have."""
     option = "attention_backend"
-    wanted = case.trainer.engine_settings(case.settings.values, case.engine.name).get(option)
+    wanted = case.engine_settings.get(option)
     packages = case.pins.packages
     needed = case.engine.attention_packages.get(str(wanted).lower(), ())
     if needed and packages and case.on_gpu and not case.imported and not set(needed) & set(packages):

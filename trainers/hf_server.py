@@ -7,10 +7,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from common.errors import UserError
-from engines import Engine
 from node.engine_server import uses_server
-from trainers.protocol import Rollout
-from trainers.timers.tree import TimerTree
+from trainers.timers.tree import NATIVE, TimerTree
 from trainers.workload import TrainedArm, Workload
 
 SERVER = ("vllm_mode", "server")
@@ -103,7 +101,6 @@ def engines_and_gpus(values: Mapping[str, Any]) -> tuple[int, int]:
     return engines, engines * int(values.get(TENSOR_PARALLEL) or 1)
 
 
-def rollout(settings: Mapping[str, Any], engine: Engine, tree: TimerTree | None) -> Rollout:
-    """A colocated engine, or a server. In a driven run the workload includes its GPUs; no setting shows another's."""
-    on = settings.get(SERVER[0]) == SERVER[1]
-    return Rollout(engine_gpus=0 if on and tree and not tree.mode else None)
+def engine_gpus(settings: Mapping[str, Any], tree: TimerTree) -> int | None:
+    """GPUs of a server alone: in a driven run the workload includes them; no setting shows another's."""
+    return 0 if settings.get(SERVER[0]) == SERVER[1] and tree.mode != NATIVE else None

@@ -1,12 +1,12 @@
 """Defines the interface of a trainer: its folder provides one `Trainer`, and no other room names it.
 
-A `Trainer` has three parts: `Logs` (what its runs log), `Driver` (how it is run; None for an imported one) and `Rules`
-(what its settings mean). It answers one question about a run: its `Rollout`.
+A `Trainer` has two parts, `Logs` (what its runs log) and `Driver` (how it is run; None for an imported one), and says
+itself what its settings mean: for the preflight, the fairness ledger and the floors.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -15,7 +15,7 @@ from typing import Any
 from common.dotted import flatten
 from engines import Engine
 from trainers import Spread
-from trainers.cases import Case, Check, Settings
+from trainers.cases import Check, Settings
 from trainers.launching import Launch
 from trainers.logs.log_files import Printout
 from trainers.logs.record import Imported, StepNames
@@ -105,34 +105,6 @@ def plain_settings(args: Mapping[str, Any], composed: Mapping[str, Any] | None) 
 
 
 @dataclass(frozen=True)
-class Rules:
-    """What its settings mean, for the preflight and the fairness ledger."""
-
-    settings: Callable[[Mapping[str, Any], Mapping[str, Any] | None], Settings] = plain_settings
-    """A run's settings, from its `trainer_args` or as the stack has resolved them."""
-    bookkeeping: frozenset[str] = frozenset()
-    """Last parts of settings that are names, trackers and places, without effect on a step."""
-    resumable: tuple[str, ...] = ()
-    """Patterns of settings that people change when a run goes on: how long it trains, how often it saves."""
-    engine_options: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """Engine -> the prefixes of settings named as its options; what has the last one is its alone, and counts first."""
-    without_effect: Mapping[str, str] = field(default_factory=dict)
-    """Settings that differ between engines and change nothing -> why."""
-    reads_engine_options: Callable[[Case], bool] = lambda case: True
-    checks: tuple[Check, ...] = ()
-
-
-@dataclass(frozen=True)
-class Rollout:
-    """How a run generates, as far as its settings and its loop say."""
-
-    engine_gpus: int | None = None
-    """GPUs that only its engines use, beside a loop that overlaps or a server; None if no setting says so."""
-    unknown: tuple[str, ...] = ()
-    """What its numbers do not tell of the engine's iterations, and why."""
-
-
-@dataclass(frozen=True)
 class Trainer:
     """A trainer, as its folder describes it; an unknown trainer has all defaults."""
 
@@ -154,9 +126,21 @@ class Trainer:
     """None if its runs can only be imported."""
     launch: Launch | None = None
     """How people start it themselves; None if its commands are not read."""
-    rules: Rules = Rules()
-    rollout: Callable[[Mapping[str, Any], Engine, TimerTree | None], Rollout] = lambda settings, engine, tree: Rollout()
-    """How a run with these flat settings generates; without a tree, what does not depend on its loop."""
+    settings: Callable[[Mapping[str, Any], Mapping[str, Any] | None], Settings] = plain_settings
+    """A run's settings, from its `trainer_args` or as the stack has resolved them."""
+    bookkeeping: frozenset[str] = frozenset()
+    """Last parts of settings without effect on a step: names, trackers, places, a limit that no sequence reaches."""
+    resumable: tuple[str, ...] = ()
+    """Patterns of settings that people change when a run goes on: how long it trains, how often it saves."""
+    engine_options: Callable[[str, str], tuple[str, ...] | None] = lambda engine, release: None
+    """The prefixes of settings named as an engine's options, in a release; what has the last one is that engine's
+    alone, and counts first. Without any it is given none; None: not known."""
+    checks: tuple[Check, ...] = ()
+    """What its settings mean for a run, before it."""
+    engine_gpus: Callable[[Mapping[str, Any], TimerTree], int | None] = lambda settings, tree: None
+    """GPUs that only its engines use, beside a loop that overlaps or a server; None if no setting says so."""
+    undecoded: Callable[[Mapping[str, Any], TimerTree], Iterable[str]] = lambda settings, tree: ()
+    """What a run's numbers do not tell of its engine's iterations, and why."""
 
     @property
     def trains(self) -> bool:
@@ -177,14 +161,18 @@ class Trainer:
         """Whether a run's engine is a separate server."""
         return self.lookup(settings, "server") == "server" and not engine.in_trainer
 
-    def engine_settings(self, settings: Mapping[str, Any], engine: str) -> dict[str, Any]:
+    def engine_settings(self, settings: Mapping[str, Any], engine: str, release: str) -> dict[str, Any]:
         """An engine's own options in flat settings, by the engine's names."""
         return {
             key.removeprefix(prefix): value
-            for prefix in self.rules.engine_options.get(engine, ())
+            for prefix in self.engine_options(engine, release) or ()
             for key, value in settings.items()
             if key.startswith(prefix)
         }
+
+    def engine_prefix(self, engine: str, release: str) -> str:
+        """The prefix of the settings that are one engine's alone; empty if it has none."""
+        return next(reversed(self.engine_options(engine, release) or ()), "")
 
     def lookup(self, settings: Mapping[str, Any], name: str) -> Any:
         """The value of a common name; None if it is not set."""

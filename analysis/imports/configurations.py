@@ -51,11 +51,10 @@ def _last_part(value: Any) -> Any:
 
 def _may_change(key: str, trainer: Trainer) -> bool:
     name = key.rpartition(".")[2]
-    rules = trainer.rules
     return (
-        name in rules.bookkeeping
+        name in trainer.bookkeeping
         or name.endswith(("_dir", "seed"))
-        or any(fnmatchcase(key, pattern) for pattern in rules.resumable)
+        or any(fnmatchcase(key, pattern) for pattern in trainer.resumable)
     )
 
 

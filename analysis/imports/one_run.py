@@ -101,9 +101,9 @@ def two_runs(run: OneRun, part: OneRun) -> str:
 
 def _settings(log: Imported) -> dict[str, Any]:
     """What a run keeps when it is started again; hosts, places and trackers may change."""
-    names = frozenset().union(*(trainer.rules.bookkeeping for trainer in trainers())).difference(_IDENTITY)
+    names = frozenset().union(*(trainer.bookkeeping for trainer in trainers())).difference(_IDENTITY)
     config = flatten(log.config) if log.config else log.overrides
-    resumable = [pattern for trainer in trainers() for pattern in trainer.rules.resumable]
+    resumable = [pattern for trainer in trainers() for pattern in trainer.resumable]
     kept: dict[str, Any] = {
         key: value
         for key, value in config.items()

@@ -77,8 +77,7 @@ class _SetupReader:
             **overrides_by_key(asked),
             **own,
         }
-        self.engine_prefix = next(reversed(self.trainer.rules.engine_options.get(self.engine.name, ())), "")
-        self.rollout = self.trainer.rollout(self.settings, self.engine, run.tree)
+        self.engine_prefix = self.trainer.engine_prefix(self.engine.name, run.tree.series)
         self.served = self.trainer.is_served(self.settings, self.engine)
         self.separate = bool(run.tree.overlap) or self.served
         self.stages = positive_int(self.trainer.lookup(self.settings, "pipeline_parallel")) or 1
@@ -150,7 +149,7 @@ class _SetupReader:
         nodes = positive_int(self.declared.get("nodes")) if self.imported else self.fact("nodes")
         declared = _product(self.declared, _MACHINES)
         of_trainer = _product(self.own if self.imported else {word: self.fact(word) for word in _MACHINES}, _MACHINES)
-        of_engines = self.rollout.engine_gpus
+        of_engines = self.trainer.engine_gpus(self.settings, self.run.tree)
         total = of_trainer + of_engines if of_trainer and of_engines is not None else None
         if not (of_trainer and declared) or (declared == total if total else declared > of_trainer):
             return nodes, total or declared, []
@@ -203,7 +202,7 @@ class _SetupReader:
             f"what caches hold of {weights / 1e6:.0f} MB of weights a GPU": weights >= _LEAST_WEIGHTS,
         }
         yield from (text for text, known in needed.items() if not known)
-        yield from self.rollout.unknown
+        yield from self.trainer.undecoded(self.settings, self.run.tree)
         known = self.engine.unmodelled_options.items() if self.engine_prefix else ()
         of_engine = {self.engine_prefix + word: why for word, why in known}
         on = [f"{key}." for key, value in self.settings.items() if value not in OFF]

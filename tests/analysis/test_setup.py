@@ -46,7 +46,7 @@ def imported(resolved=None, trainer="verl", engine="vllm", tree=VERL_0_4_1, spec
 def test_a_trained_verl_run_tells_all():
     setup = trained(inputs={"model": {"source": PHI}})
     assert (setup.gpu, setup.gpus, setup.nodes, setup.tensor_parallel, setup.replicas) == ("H100-80GB", 8, 1, 2, 4)
-    assert (setup.group, setup.concurrency, setup.max_response_length) == (4, 256, 31744)
+    assert (setup.group, setup.concurrency, setup.max_response_length) == (4, None, 31744)
     assert (setup.model, setup.number_bytes) == (PHI, 2)
     assert setup.facts is not None and setup.unknown == ()
 

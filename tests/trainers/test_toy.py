@@ -2,6 +2,7 @@
 
 import json
 import sys
+from dataclasses import fields
 from pathlib import Path
 
 import numpy as np
@@ -21,7 +22,7 @@ from tests.patience import run as run_patiently
 from tests.trainers.toy.trainer import TOY
 from trainers import registry
 from trainers.cases import StackPins
-from trainers.protocol import StackFacts
+from trainers.protocol import Driver, LogFormat, Logs, StackFacts, Trainer
 from trainers.resolve import resolved
 from workflow.config.plan import plan_runs
 from workflow.config.reading import parse_config
@@ -71,6 +72,11 @@ def planned(**options):
 
 def told(stack):
     return StackPins("cpu", np.__version__, {"numpy": np.__version__})
+
+
+def test_what_describes_a_trainer_is_thirty_fields_at_most():
+    parts = (Trainer, Driver, Logs, LogFormat)
+    assert sum(len(fields(part)) for part in parts) <= 30
 
 
 def test_it_is_planned_as_any_other():

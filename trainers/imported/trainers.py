@@ -10,7 +10,7 @@ from typing import Any
 
 from trainers.imported import dictionary_consoles, nemo_rl_console
 from trainers.logs.record import StepNames
-from trainers.protocol import LogFormat, Logs, Rules, Trainer
+from trainers.protocol import LogFormat, Logs, Trainer
 from trainers.timers.tree import Phase, TimerTree, overlapping_tree
 
 _CONSOLES: Mapping[str, Callable[[StepNames], LogFormat]] = {
@@ -39,7 +39,7 @@ def _trainer(name: str, table: Mapping[str, Any]) -> Trainer:
             rows=names,
             quantities=_lists(table.get("quantities", {})),
         ),
-        rules=Rules(resumable=tuple(table.get("resumable", ()))),
+        resumable=tuple(table.get("resumable", ())),
     )
 
 

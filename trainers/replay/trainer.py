@@ -11,7 +11,7 @@ from common.files import file_sha256, read_json_object
 from engines import engine_named
 from node.tiny import SHAPES, WITHOUT_WEIGHTS
 from trainers.engine_checks import attention_kernels, context, sglang_speed_on_cpu
-from trainers.protocol import Driver, Logs, Rules, StackFacts, Trainer
+from trainers.protocol import Driver, Logs, StackFacts, Trainer
 from trainers.replay import RELEASE, makes_weights
 from trainers.replay.lengths import check_lengths
 from trainers.timers.tree import Phase, TimerTree
@@ -139,8 +139,6 @@ REPLAY = Trainer(
         declared=lambda: (TREE,),
         quantities={"mean_response_length": ("replay/mean_length",), "max_response_length": ("replay/max_length",)},
     ),
-    rules=Rules(
-        engine_options=dict.fromkeys(("vllm", "sglang", "transformers"), ("engine.",)),
-        checks=(attention_kernels, sglang_speed_on_cpu, context),
-    ),
+    engine_options=lambda engine, release: ("engine.",),
+    checks=(attention_kernels, sglang_speed_on_cpu, context),
 )

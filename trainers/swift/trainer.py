@@ -4,14 +4,12 @@ formats and checks."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from common.errors import UserError
 from common.findings import Finding
 from common.verdicts import Verdict
-from engines import Engine
 from trainers import Spread, hf_server
 from trainers.cases import Case, Rule
 from trainers.engine_checks import context
@@ -31,7 +29,7 @@ from trainers.logs.hf_rows import imported_rows, is_training_row, row_record
 from trainers.logs.hf_work import Samples, samples_of
 from trainers.logs.log_files import json_lines
 from trainers.logs.record import Imported, StepRecord
-from trainers.protocol import OFF, Driver, LogFormat, Logs, Rollout, Rules, StackFacts, Trainer
+from trainers.protocol import OFF, Driver, LogFormat, Logs, StackFacts, Trainer
 from trainers.swift.launch import LAUNCH
 from trainers.timers.tree import TimerTree
 from trainers.trl import console
@@ -66,11 +64,9 @@ ASYNC = "async"
 """The mode of the loop of async_generate (timers.py)."""
 
 
-def _rollout(settings: Mapping[str, Any], engine: Engine, tree: TimerTree | None) -> Rollout:
-    asynchronous = replace(tree, mode="") if tree and tree.mode == ASYNC else tree
-    why = f"the floor with {SCHEDULER}: a completion is several generations, one after another"
-    hidden = (why,) if settings.get(SCHEDULER) not in OFF else ()
-    return replace(hf_server.rollout(settings, engine, asynchronous), unknown=hidden)
+def _undecoded(settings: Mapping[str, Any], tree: TimerTree) -> Iterator[str]:
+    if settings.get(SCHEDULER) not in OFF:
+        yield f"the floor with {SCHEDULER}: a completion is several generations, one after another"
 
 
 _OVERLAPPING = Rule(
@@ -260,11 +256,10 @@ SWIFT = Trainer(
         quantities=QUANTITIES,
         discards={"train/discarded_completions": 0, "dynamic_sample": None},
     ),
-    rules=Rules(
-        bookkeeping=BOOKKEEPING,
-        resumable=RESUMABLE,
-        engine_options={"vllm": ("vllm_",), "lmdeploy": ("lmdeploy_",)},
-        checks=(_OVERLAPPING, _weights_in_half, context),
-    ),
-    rollout=_rollout,
+    bookkeeping=BOOKKEEPING,
+    resumable=RESUMABLE,
+    engine_options=lambda engine, release: (f"{engine}_",),
+    checks=(_OVERLAPPING, _weights_in_half, context),
+    engine_gpus=hf_server.engine_gpus,
+    undecoded=_undecoded,
 )

@@ -20,7 +20,7 @@ from trainers.hf_arguments import (
     workload_arguments,
 )
 from trainers.logs import hf_rows
-from trainers.protocol import Driver, LogFormat, Logs, Rules, StackFacts, Trainer
+from trainers.protocol import Driver, LogFormat, Logs, StackFacts, Trainer
 from trainers.timers.tree import TimerTree
 from trainers.trl import console
 from trainers.trl.driver.options import LORA, SERVER_ARGS, is_lora_setting
@@ -158,16 +158,13 @@ TRL = Trainer(
         ),
         quantities=QUANTITIES,
     ),
-    rules=Rules(
-        bookkeeping=BOOKKEEPING,
-        resumable=RESUMABLE,
-        engine_options={"vllm": ("vllm_",), "sglang": ("sglang_",)},
-        without_effect={"vllm_max_model_length": "no prompt with its response is longer (trainers/trl/trainer.py)"},
-        checks=(
-            sglang_speed_on_cpu,
-            context,
-            lambda case: weights_in_half(case, "model_init_kwargs.dtype", case.settings.true(LORA)),
-        ),
+    bookkeeping=BOOKKEEPING | {"vllm_max_model_length"},
+    resumable=RESUMABLE,
+    engine_options=lambda engine, release: (f"{engine}_",),
+    checks=(
+        sglang_speed_on_cpu,
+        context,
+        lambda case: weights_in_half(case, "model_init_kwargs.dtype", case.settings.true(LORA)),
     ),
-    rollout=hf_server.rollout,
+    engine_gpus=hf_server.engine_gpus,
 )

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from common.dotted import positive_int
 from common.verdicts import Verdict
-from engines import Engine
 from trainers import Spread
 from trainers.logs.log_files import json_lines
 from trainers.logs.record import TIMERS, Imported, StepRecord, as_number
 from trainers.logs.restarts import steps_in_sequence
 from trainers.logs.sync_cycles import training_steps
-from trainers.protocol import OFF, Driver, LogFormat, Logs, Rollout, Rules, Trainer
+from trainers.protocol import OFF, Driver, LogFormat, Logs, Trainer
 from trainers.timers.tree import TimerTree, release_of
 from trainers.verl import console
 from trainers.verl.checks import CHECKS
@@ -95,27 +94,31 @@ def _loop(version: str, settings: Mapping[str, Any]) -> str:
     return "" if mode == "sync" else mode
 
 
-def _rollout(settings: Mapping[str, Any], engine: Engine, tree: TimerTree | None) -> Rollout:
-    mode = tree.mode if tree else ""
+def _engine_options(engine: str, release: str) -> tuple[str, ...]:
+    if engine in release_named(release).engines_without_options:
+        return ()
+    own = f"{ROLLOUT}.engine_kwargs.{engine}."
+    # Settings of the rollout have vLLM's own names.
+    return (f"{ROLLOUT}.", own) if engine == "vllm" else (own,)
+
+
+def _undecoded(settings: Mapping[str, Any], tree: TimerTree) -> Iterator[str]:
     on = [f"{key}." for key, value in settings.items() if value not in OFF]
-    unknown = [
-        f"the floor with {option}: {why}"
-        for option, why in _HIDDEN.items()
-        if any(key.startswith(f"{option}.") for key in on)
-    ]
-    if mode == "colocate_async":
-        unknown.append(_EARLIER_RESPONSES)
-    return Rollout(_engine_gpus(mode, settings), tuple(unknown))
+    for option, why in _HIDDEN.items():
+        if any(key.startswith(f"{option}.") for key in on):
+            yield f"the floor with {option}: {why}"
+    if tree.mode == "colocate_async":
+        yield _EARLIER_RESPONSES
 
 
-def _engine_gpus(mode: str, settings: Mapping[str, Any]) -> int | None:
+def _engine_gpus(settings: Mapping[str, Any], tree: TimerTree) -> int | None:
     """The GPUs that only the engines use; None if no setting says so."""
     pairs = list(zip(_KEYS["engine_nodes"], _KEYS["engine_gpus_per_node"], strict=True))
-    for nodes, per_node in pairs[1:] if mode == "separate_async" else pairs:
+    for nodes, per_node in pairs[1:] if tree.mode == "separate_async" else pairs:
         if gpus := (positive_int(settings.get(nodes)) or 0) * (positive_int(settings.get(per_node)) or 0):
             return gpus
     # Without GPUs of their own, the engines of `fully_async` share the trainer's.
-    return 0 if str(settings.get("rollout.nnodes")) == "0" and mode == "fully_async" else None
+    return 0 if str(settings.get("rollout.nnodes")) == "0" and tree.mode == "fully_async" else None
 
 
 _HIDDEN = {
@@ -192,22 +195,14 @@ def verl() -> Trainer:
             needs=lambda args, workload: {"least_cpus": least_cpus(args, workload)},
         ),
         launch=LAUNCH,
-        rules=Rules(
-            settings=settings_of,
-            # verl repeats its names elsewhere (actor_rollout_ref.rollout.trace.experiment_name): the last part decides.
-            bookkeeping=frozenset(key.rpartition(".")[2] for key in BOOKKEEPING),
-            resumable=("trainer.total_*", "trainer.val_*", "trainer.*_freq", "trainer.max_*_ckpt_to_keep"),
-            # Settings of the rollout have vLLM's own names.
-            engine_options={
-                "vllm": (f"{ROLLOUT}.", f"{ROLLOUT}.engine_kwargs.vllm."),
-                "sglang": (f"{ROLLOUT}.engine_kwargs.sglang.",),
-            },
-            reads_engine_options=lambda case: (
-                case.engine.name not in release_named(case.version).engines_without_options
-            ),
-            checks=CHECKS,
-        ),
-        rollout=_rollout,
+        settings=settings_of,
+        # verl repeats its names elsewhere (actor_rollout_ref.rollout.trace.experiment_name): the last part decides.
+        bookkeeping=frozenset(key.rpartition(".")[2] for key in BOOKKEEPING),
+        resumable=("trainer.total_*", "trainer.val_*", "trainer.*_freq", "trainer.max_*_ckpt_to_keep"),
+        engine_options=_engine_options,
+        checks=CHECKS,
+        engine_gpus=_engine_gpus,
+        undecoded=_undecoded,
     )
 
 

@@ -301,13 +301,13 @@ def differences(read: LaunchScript, plan: Plan) -> list[Left]:
     run = next(run for run in plan.runs.values() if run.spec["arm"] == plan.config.baseline)
     args = run.spec["trainer_args"]
     theirs = launch.settings(read.words, read.around, str(args.get("version", "")))
-    ours = trainer.rules.settings(args, None).values
+    ours = trainer.settings(args, None).values
     named = {name for one in read.left for name in re.findall(r"[\w.]+", one.what)}
     found = []
     for key in dict.fromkeys((*theirs, *read.launched.owners)):
         value = theirs.get(key)
         last = key.rpartition(".")[2]
-        if launch.not_compared(key) or named & {key, last} or key in trainer.rules.bookkeeping:
+        if launch.not_compared(key) or named & {key, last} or key in trainer.bookkeeping:
             continue
         if _plain(ours.get(key)) != _plain(value):
             line = next((word.line for word in read.words if key in word.text), 0)

@@ -151,7 +151,7 @@ def _findings(case: Case, launch: LaunchContext) -> list[Finding]:
     if case.imported and not is_complete(case):
         return []
     general = one_case.CHECKS_OF_IMPORTED if case.imported else one_case.CHECKS
-    found = [finding for check in (*case.trainer.rules.checks, *general) for finding in check(case)]
+    found = [finding for check in (*case.trainer.checks, *general) for finding in check(case)]
     if not case.imported:
         from workflow.preflight.reward_sources import reward_models
 

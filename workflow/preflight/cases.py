@@ -133,7 +133,7 @@ def case_of(specs: Sequence[Mapping[str, Any]], pins: StackPins, composed: Mappi
     args: Mapping[str, Any] = spec["trainer_args"]
     label, point = label_and_point(spec)
     trainer = trainer_named(spec["trainer"])
-    settings = trainer.rules.settings(without_code(args), composed["settings"] if composed else None)
+    settings = trainer.settings(without_code(args), composed["settings"] if composed else None)
     given = frozenset(flatten(spec["options"]))
     return Case(
         arm=spec["arm"],

@@ -91,7 +91,7 @@ def _engine_options(cases: Sequence[Case], equal: Container[str]) -> Iterator[Fi
         return
     found: dict[str, list[Case]] = {}
     for case in cases:
-        if not case.trainer.rules.reads_engine_options(case):  # another finding reports options that are not read
+        if not case.reads_engine_options:  # another finding reports options that are not read
             continue
         for key in sorted(case.settings.given):
             name, value = own_option(key, case), case.settings.get(key)

@@ -11,7 +11,6 @@ import pytest
 import yaml
 
 from common.errors import UserError
-from engines import engine_named
 from trainers.protocol import StackFacts
 from trainers.registry import mode_of, tree_for
 from trainers.swift.driver import colocate, timers
@@ -118,8 +117,8 @@ def test_beside_a_generation_a_step_has_no_phases_but_itself():
     assert tree.overlap and not tree_for("swift", "4.6.0", "vllm", mode_of("swift", "4.6.0", {}, {})).overlap
     assert tree.unit_not_summed("overlapping_s/a/b") == "s"
     # The workload's GPUs are all that there are, the server's among them.
-    assert SWIFT.rollout(ASYNC, engine_named("vllm"), tree).engine_gpus == 0
-    assert SWIFT.rollout(ASYNC, engine_named("vllm"), RELEASES[0].trees[-1]).engine_gpus is None
+    assert SWIFT.engine_gpus(ASYNC, tree) == 0
+    assert SWIFT.engine_gpus(ASYNC, RELEASES[0].trees[-1]) is None
 
 
 OWN = "class Twice:\n    def step(self): ...\n"

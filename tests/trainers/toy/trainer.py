@@ -3,7 +3,7 @@
 from common.errors import UserError
 from tests.trainers.toy import console
 from trainers.cases import Rule
-from trainers.protocol import Driver, LogFormat, Logs, Rules, Trainer
+from trainers.protocol import Driver, LogFormat, Logs, Trainer
 from trainers.timers.tree import Phase, TimerTree
 
 
@@ -38,17 +38,15 @@ TOY = Trainer(
         formats=(LogFormat(console.FORMAT, "the toy's console", console.read, is_step=console.is_step),),
         quantities={"reward": ("toy/score",), "mean_response_length": ("toy/characters",)},
     ),
-    rules=Rules(
-        checks=(
-            Rule(
-                "toy-rate",
-                "odd",
-                lambda case: (rate := case.settings.number("rate")) is not None and rate > 1 and rate,
-                "a rate of {got} with {engine}",
-                "the table jumps from one completion to the next",
-                "tests/trainers/toy/driver.py",
-                "options: rate: at most 1",
-            ),
-        )
+    checks=(
+        Rule(
+            "toy-rate",
+            "odd",
+            lambda case: (rate := case.settings.number("rate")) is not None and rate > 1 and rate,
+            "a rate of {got} with {engine}",
+            "the table jumps from one completion to the next",
+            "tests/trainers/toy/driver.py",
+            "options: rate: at most 1",
+        ),
     ),
 )
