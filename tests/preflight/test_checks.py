@@ -164,12 +164,11 @@ def test_an_adapter_is_float32_but_merged_into_the_weights_as_they_are(engine, t
 
 def test_a_replay_beyond_the_models_context_or_heads_is_refused():
     alone = {"trainer": "replay", "engine": "vllm", "stack": "verl04-vllm"}
-    fits = {**alone, "options": {"lengths": {"mean": 100}, "tensor_parallel": 2}}
-    over = {"gpus_per_node": 8, "mini_batch_size": None}
-    assert not {"context", "tensor-parallel-heads"} & set(found(ARTICLE, arms={"vllm": fits}, **over))
-    assert found(ARTICLE, arms={"vllm": fits}, max_response_length=40000, **over)["context"].level == "impossible"
-    split = {**alone, "options": {"lengths": {"mean": 100}, "tensor_parallel": 8}}
-    finding = found(ARTICLE, arms={"vllm": split}, **over)["tensor-parallel-heads"]
+    alone["options"] = {"lengths": {"mean": 100}}
+    two, eight = ({"gpus_per_node": gpus, "mini_batch_size": None} for gpus in (2, 8))
+    assert not {"context", "tensor-parallel-heads"} & set(found(ARTICLE, arms={"vllm": alone}, **two))
+    assert found(ARTICLE, arms={"vllm": alone}, max_response_length=40000, **two)["context"].level == "impossible"
+    finding = found(ARTICLE, arms={"vllm": alone}, **eight)["tensor-parallel-heads"]
     assert finding.level == "impossible" and finding.change.startswith("tensor_parallel: 1")
 
 
