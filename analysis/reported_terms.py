@@ -18,6 +18,7 @@ from common.files import read_json
 from common.findings import COMPARED, EQUALITIES, UNKNOWN, LedgerRow, Preflight, merge_findings
 from common.verdicts import Verdict
 from engines import engine_named
+from engines.printed import printed_in
 from trainers.cases import label_and_point
 from trainers.registry import trainer_named
 
@@ -103,8 +104,11 @@ def _release(run: Run) -> str | None:
 
 
 def engine_settings(run: Run) -> dict[str, Any]:
-    """What a run's engine reports of itself by its own names, flat; of an imported run what its log prints of it."""
-    return flatten(as_mapping(run.done.get("engine") or as_mapping(run.done.get("resolved")).get("engine")))
+    """What a run's engine reports of itself by its own names, flat, and what its log prints of it."""
+    if run.imported:
+        return flatten(as_mapping(run.done.get("engine")))
+    printed = printed_in(run.attempt_files("log"), engine_named(str(run.spec.get("engine"))).printed)
+    return flatten(as_mapping(as_mapping(run.done.get("resolved")).get("engine"))) | printed
 
 
 def _engines(runs: Sequence[Run], places: Sequence[RunPlace]) -> Iterator[Term]:

@@ -224,6 +224,7 @@ class ImportedFile(TypedDict):
         Annotated[list[LaterSettings], "the configurations of later steps that differ in more than names and places"]
     ]
     command: Annotated[Object, "without one: the settings that a printed start command gives, by dotted key, or {}"]
+    engine: NotRequired[Annotated[Object, "what its log prints of the engine at its start, by the engine's own names"]]
     git: Annotated[Object | None, "of the code that ran; null if no source has it"]
     started: Annotated[float | None, "seconds since 1970"]
     finished: Annotated[float | None, "seconds since 1970"]

@@ -48,7 +48,7 @@ def kernel(settings: Mapping[str, Any], *options: str) -> str | None:
     """An attention backend's kernels under one name for all engines; None if the engine chooses."""
     for option in options:
         backend = str(settings.get(option) or "auto")
-        plain = backend.lower().replace("_", "").replace("-", "")
+        plain = backend.lower().replace("_", "").replace("-", "").replace(" ", "")
         if plain.startswith("flashinfer"):
             return "flashinfer"
         if plain.startswith(("flashattn", "fa2", "fa3", "fa4", "flashattention")):

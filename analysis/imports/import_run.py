@@ -30,6 +30,8 @@ from common.errors import UserError
 from common.files import file_sha256, fingerprint_of, write_bytes
 from common.redaction import without_secrets
 from common.verdicts import Verdict
+from engines import engine_named
+from engines.printed import printed_in
 from trainers.logs.hf_rows import BARS_TOO_COARSE, SUPERVISED
 from trainers.logs.hf_work import add_shared_generations
 from trainers.logs.record import TIMERS, WALL, Imported, SourceRead, timers_as_phases
@@ -123,6 +125,9 @@ def run_of(spec: Mapping[str, Any], parts: Sequence[Imported], run_dir: Path) ->
         metadata["tree"] = tree_to_json(tree)
     imported = _imported_file(spec, version, chosen, parts, step_counts, config)
     imported["clock"] = clock
+    paths = (path for source in facts["sources"] if (path := existing_path(source)))
+    if printed := printed_in(paths, engine_named(str(spec["engine"])).printed):
+        imported["engine"] = printed
     if later:
         imported["later"] = later
     return RunRead(step_tables(cast(SpecFile, spec), run_dir, chosen, tree, metadata), imported, tree, verdicts)

@@ -1,6 +1,7 @@
 """SGLang's facts."""
 
 from engines.engine import Engine
+from engines.sglang.printed import LINES
 from engines.sglang.reported import MEASURED, OPTIONS, terms_in
 
 SGLANG = Engine(
@@ -17,6 +18,7 @@ SGLANG = Engine(
         **dict.fromkeys(("flashinfer", "trtllm_mla", "trtllm_mha"), ("flashinfer-python",)),
     },
     reported=terms_in,
+    printed=LINES,
     options=OPTIONS,
     # sglang 0.4.6 to 0.5.23, srt/server_args.py
     defaults={

@@ -1,6 +1,7 @@
 """vLLM's facts."""
 
 from engines.engine import Engine
+from engines.vllm.printed import LINES
 from engines.vllm.reported import MEASURED, OPTIONS, terms_in
 
 VLLM = Engine(
@@ -12,6 +13,7 @@ VLLM = Engine(
     max_sequences_option="max_num_seqs",
     attention_packages={"flashinfer": ("flashinfer-python",), "xformers": ("xformers",)},
     reported=terms_in,
+    printed=LINES,
     options=OPTIONS,
     measured=MEASURED,
     unmodelled_options={

@@ -150,3 +150,50 @@ def test_what_engines_report_replaces_what_was_unknown(reported):
     assert uneven["CUDA graphs"]["values"] == {"vllm": "on", "sglang": "off"}
     assert uneven["KV cache in tokens"]["values"] == {"vllm": "900000", "sglang": "300000"}
     assert "Unequal terms" in said and "cuda-graphs" in said
+
+
+# As vLLM 0.24 and SGLang 0.5.12 print them; most settings are left out.
+PRINTED = {
+    "vllm": """(EngineCore pid=7) INFO 11-02 04:20:48 [core.py:109] Initializing a V1 LLM engine (v0.24.0) \
+with config: model='Qwen/Qwen2.5-7B', dtype=torch.bfloat16, tensor_parallel_size=1, quantization=None, \
+enforce_eager=False, kv_cache_dtype=auto, device_config=cuda, seed=0, enable_prefix_caching=True, compilation_config={\
+'mode': \
+<CompilationMode.VLLM_COMPILE: 3>, 'cudagraph_mode': <CUDAGraphMode.FULL_AND_PIECEWISE: (2, 1)>, \
+'cudagraph_capture_sizes': [1, 2, 512], 'max_cudagraph_capture_size': 512}
+(EngineCore pid=7) INFO 11-02 04:20:49 [cuda.py:368] Using FLASH_ATTN attention backend out of \
+potential backends: ['FLASH_ATTN']
+(EngineCore pid=7) INFO 11-02 04:20:50 [scheduler.py:1] Chunked prefill is enabled with max_num_batched_tokens=8192.
+(EngineCore pid=7) INFO 11-02 04:21:49 [kv_cache_utils.py:1] GPU KV cache size: 1,234,560 tokens
+""",
+    "sglang": """[2026-03-08 06:58:08] INFO server_args.py:2110: Attention backend not specified. \
+Use fa3 backend by default.
+[2026-03-08 06:58:08] INFO engine.py:177: server_args=ServerArgs(model_path='Qwen/Qwen2.5-7B', kv_cache_dtype='auto', \
+quantization='fp8', max_running_requests=None, chunked_prefill_size=8192, random_seed=318, attention_backend=None, \
+disable_radix_cache=False, cuda_graph_max_bs=None, disable_cuda_graph=False, enable_memory_saver=True)
+[2026-03-08 06:58:40] Capture cuda graph bs [1, 2, 4, 160]
+[2026-03-08 06:58:59] max_total_num_tokens=1230000, chunked_prefill_size=8192, max_running_requests=4096, context_len=1
+""",
+}
+
+
+def test_what_a_log_prints_of_its_engine_is_read_by_the_same_names(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for engine, seconds in (("vllm", 50.0), ("sglang", 40.0)):
+        steps = (
+            f"step:{n} - timing_s/gen:{seconds - 9:.3f} - timing_s/step:{seconds + n % 3:.3f}\n" for n in range(1, 7)
+        )
+        (tmp_path / f"{engine}.log").write_text("verl==0.9.1\n" + PRINTED[engine] + "".join(steps), encoding="utf-8")
+    assert main(["compare", "vllm=vllm.log", "sglang=sglang.log", "--report", "out"]) == 0
+    found = json.loads((tmp_path / "out" / "preflight.json").read_text())
+    rows = {row["setting"]: (row["verdict"], *row["values"].values()) for row in found["ledger"]}
+    assert rows["CUDA graphs"] == ("equal", "on", "on")
+    assert rows["largest batch with CUDA graphs"] == ("different", "512", "160")
+    # Their sizes differ by less than 5%.
+    assert rows["KV cache in tokens"] == ("equal", "1234560", "1234560")
+    assert rows["attention kernel"] == ("equal", "FlashAttention", "FlashAttention")
+    assert rows["prefill tokens in a pass"] == ("equal", "8192", "8192")
+    assert rows["quantisation"] == ("different", "none", "fp8 weights")
+    assert rows["sequences at once"] == ("unverifiable", "unknown", "4096")
+    # SGLang prints a seed that it draws like one that it is given.
+    assert rows["sampling seed"] == ("unverifiable", "fixed", "unknown")
+    assert {"graph-sizes", "quantisation"} <= {one["code"] for one in found["findings"]}

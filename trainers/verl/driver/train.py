@@ -167,6 +167,8 @@ def _environment(attempt: Mapping[str, Any], gpus: int) -> dict[str, str]:
         **dict.fromkeys(THREAD_VARIABLES, threads),
         "HF_HUB_OFFLINE": "1",  # the inputs are already on disk
         "VLLM_NO_USAGE_STATS": "1",
+        # Its engines are in Ray's processes: what they run with is read from the log (engines/vllm/printed.py).
+        "VLLM_LOGGING_LEVEL": "INFO",
     }
     added = {name: value for name, value in ours.items() if name not in attempt.get("env", {})}
     os.environ.update(added)
