@@ -10,6 +10,7 @@ _TRANSFER = "vllm.distributed.weight_transfer.base"
 
 PLATFORM = Hook("vllm.platforms", "current_platform", "", "has is_cpu()", since="0.6")
 
+ARGUMENTS = Hook("vllm.engine.arg_utils", "EngineArgs", "", "a dataclass with the options of an engine", since="0.8")
 CONFIG = Hook(_ENGINE, "LLMEngine.vllm_config", "", "sections with the final settings")
 EXECUTOR = Hook(_ENGINE, "LLMEngine.model_executor", "", "only with the engine in this process")
 CORE = Hook(_ENGINE, "LLMEngine.engine_core", "", "has shutdown()")

@@ -109,6 +109,13 @@ def test_options_of_one_engine_are_terms_before_a_run(tmp_path, capsys):
     assert finding["level"] == "unequal" and "disable_cuda_graph=True in sglang" in finding["what"]
 
 
+def test_a_misspelt_option_is_not_checked_before_a_stack_composes_it(tmp_path, capsys):
+    found = _preflight(capsys, _experiment(tmp_path, {**PROBE, "vllm": {"vllm_gpu_memory_utilisation": 0.5}}))
+    (said,) = [text for text in found["unverifiable"] if "not checked yet" in text]
+    assert "the options of vllm, sglang exist" in said or "the options of sglang, vllm exist" in said
+    assert "refuse a misspelt one, before any training" in said
+
+
 def test_options_that_mean_the_same_are_no_finding(tmp_path, capsys):
     """Both caches off by each engine's own option."""
     options = {"vllm": {"vllm_enable_sleep_mode": False}, "sglang": {"sglang_enable_memory_saver": False}}

@@ -105,6 +105,15 @@ def test_trls_own_settings_tell_of_no_difference_but_the_engines(stack_python, t
     with pytest.raises(UserError, match="the trainer rejects these settings"):
         resolve_settings(request, tmp_path / one / "verify.json", tmp_path / "none.json")
     assert "generation_kwargs.min_tokens is no sampling parameter of SGLang; allowed: " in capfd.readouterr().err
+    for option, near in (
+        ("sglang_disable_cuda_graphs", "no option of SGLang 0.5.23 (did you mean disable_cuda_graph?)"),
+        ("vllm_gpu_memory_utilisation", "(did you mean vllm_gpu_memory_utilization?)"),
+    ):
+        request = copy.deepcopy(settings_request(run))
+        request["trainer_args"][option] = True
+        with pytest.raises(UserError, match="the trainer rejects these settings"):
+            resolve_settings(request, tmp_path / one / "verify.json", tmp_path / "none.json")
+        assert f"trainer_args.{option} is no" in (said := capfd.readouterr().err) and near in said
 
 
 def test_what_trl_would_refuse_is_told_before_the_queue(stack_python, tmp_path, capfd):

@@ -22,6 +22,7 @@ from common.files import file_sha256
 from common.retry import append_json_line
 from engines import engine_named
 from engines.engine import ReplayEngine
+from engines.options import installed_engine, require_options
 from node.attempt import Inputs, begin, exit_code, write_done
 from node.exit_codes import RequeueError, StopRequest, one_line
 from node.hardware import OtherLoad, importing, peak_resident_gib
@@ -36,7 +37,9 @@ _FREE_GPU_GIB = 2.0
 
 
 def resolved(trainer_args: Mapping[str, Any], rewards: Sequence[Any]) -> tuple[str, dict[str, Any]]:
-    """The replay's release and its flat settings; they have no defaults to resolve."""
+    """The replay's release and its flat settings, without defaults to resolve; `UserError` for an unknown option."""
+    if engine := installed_engine():
+        require_options(engine, trainer_args["engine"].keys(), "options.engine.")
     return RELEASE, flatten(trainer_args)
 
 

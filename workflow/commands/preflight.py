@@ -208,11 +208,11 @@ def _what(finding: Finding, found: PreflightResult) -> str:
 def _settings_source(found: PreflightResult) -> str:
     trained = [case for case in found.cases if not case.imported]
     if not trained:
-        return "settings from the runs' sources, or from the experiment and the packaged defaults"
+        return "settings from the runs' sources, or from the experiment"
     if all(case.settings.composed for case in trained):
         return "settings as the stacks composed them"
     return (
-        "settings from the packaged defaults and the overrides; the stacks compose and validate them when "
+        "settings as the experiment gives them; the stacks compose and validate them when "
         f"snakemake runs (results/{found.experiment}/preflight.json)"
     )
 

@@ -162,6 +162,11 @@ def _findings(case: Case, launch: LaunchContext) -> list[Finding]:
 def _unverifiable(cases: Sequence[Case], launch: LaunchContext) -> list[str]:
     """What could not be checked, and what the check needs."""
     missing = [*launch.unasked]
+    if waiting := dict.fromkeys(case.arm for case in cases if not (case.imported or case.settings.composed)):
+        missing.append(
+            f"whether the options of {', '.join(waiting)} exist, and their defaults: not checked yet. When Snakemake "
+            "starts, their stacks compose them and refuse a misspelt one, before any training"
+        )
     for case in cases:
         if not case.on_gpu or case.unknown:
             continue

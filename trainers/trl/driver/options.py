@@ -14,6 +14,8 @@ from node.exit_codes import one_line
 LORA = "use_peft"
 _OF_LORA = (LORA, "lora_", "use_rslora", "use_dora")
 SWITCH, OPTION = "use_sglang", "sglang_"
+OF_DRIVER = frozenset({"mem_fraction_static", "enable_memory_saver", "max_total_tokens"})
+"""What the driver itself gives SGLang (trainers/trl/trainer.py)."""
 SERVER_ARGS = "vllm_server_args"
 """The project's own names in `trainer_args`; GRPOConfig has no fields for SGLang or a server's options."""
 

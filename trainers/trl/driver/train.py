@@ -15,6 +15,8 @@ from typing import Any
 
 from common.dotted import flatten
 from common.errors import UserError
+from engines.options import require_options
+from engines.sglang import SGLANG
 from engines.vllm import cpu as vllm_cpu
 from engines.vllm.colocate import engine_settings
 from node.attempt import begin, exit_code
@@ -81,6 +83,7 @@ def resolved(trainer_args: Mapping[str, Any], rewards: Sequence[Mapping[str, Any
     config = grpo_config({"reward_weights": reward_weights(rewards), **trl_args, **cpu}, owned)
     if trainer_args.get(options.SWITCH):
         engines.sampling(config, None)
+        require_options(SGLANG, sglang.keys() - options.OF_DRIVER, f"trainer_args.{options.OPTION}")
     settings = {options.OPTION + name: value for name, value in sglang.items()}
     settings |= {key: trainer_args[key] for key in (options.SERVER_ARGS,) if key in trainer_args}
     settings |= options.lora_settings(trainer_args)
