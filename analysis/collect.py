@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from statistics import median
 
 import pyarrow as pa
 
@@ -29,6 +30,9 @@ from trainers.registry import driven_releases, mode_of, nearest_tree, trainer_na
 from trainers.timers.exclusive import Overrun, overruns
 from trainers.timers.flat import UNDECLARED, nest_timers, timer_places
 from trainers.timers.tree import TimerTree
+
+_POLLING_FROM = 0.01
+"""From this share of a phase on its polling is a caveat."""
 
 
 def collect_run(run_dir: Path) -> pa.Table:
@@ -63,6 +67,9 @@ def collect_run(run_dir: Path) -> pa.Table:
         verdicts += in_the_tree(chosen, tree, run_id)
         verdicts += add_known_tokens(chosen, as_mapping(spec.get("workload")).get("batch_size"), run_id)
     verdicts += [*timer_verdicts(chosen, tree, run_id), *shortened_responses([c.record for c in chosen], run_id)]
+    if done.get("measurement", 1) == 1:
+        # Our driver's later runs are polled more often.
+        verdicts += polling_verdicts(chosen, tree, run_id)
     metadata = {"timers": tree.name, "attempts": list(attempts), "verdicts": [v.as_dict() for v in verdicts]}
     return pa.concat_tables(step_tables(spec, run_dir, chosen, tree, metadata)).combine_chunks()
 
@@ -157,6 +164,27 @@ def timer_verdicts(chosen: Sequence[ChosenStep], tree: TimerTree, run_id: str) -
             f"{over.parent_s:.6f} s{rounding_text}{left_out} left out of every number"
         )
         yield Verdict("error", "children-exceed-parent", text)
+
+
+def polling_verdicts(chosen: list[ChosenStep], tree: TimerTree, run_id: str) -> Iterator[Verdict]:
+    """Says how long a polled wait may be too long, and adds it to the rounding of the list's steps, in place."""
+    for phase in (phase for phase in tree.phases if phase.polled_s):
+        seconds = [c.record.phases[phase.path] for c in chosen if phase.path in c.record.phases]
+        if not seconds:
+            continue
+        for at, c in enumerate(chosen):
+            rounding = dict(c.record.rounding)
+            for path in (tree.root, phase.path):
+                rounding[TIMERS + path] = rounding.get(TIMERS + path, 0.0) + phase.polled_s / 2
+            chosen[at] = replace(c, record=replace(c.record, rounding=rounding))
+        share = phase.polled_s / max(median(seconds), phase.polled_s)
+        if share >= _POLLING_FROM:
+            text = (
+                f"{run_id}: {phase.keys[0]} is up to {phase.polled_s:g} s too long in each step ({share:.0%} of its "
+                f"median {median(seconds):.3g} s), as {tree.trainer} looks every {phase.polled_s:g} s whether all "
+                "responses are there: engines look more alike than they are (6 s against 4 s, 1.50x, as 1.40x)"
+            )
+            yield Verdict("warning", "wait-polled", text)
 
 
 @shown_output()

@@ -20,7 +20,7 @@ from workflow.config.reading import parse_config, read_yaml
 
 PAIRS, WARM_UP = 40, 3
 BOUND = 1.0
-"""Per cent of a step that the timers in it may take."""
+"""Per cent of a step that the timers in it may take, and the mismatch."""
 EXPERIMENT = ROOT / "tests" / "trainers" / "trainers-cpu.yaml"
 ARMS = ("trl", "swift")
 """Those of transformers: with vLLM the hooks are the same, and threads of its own that spin are in the figures."""
@@ -46,8 +46,11 @@ def _lines(arm: str) -> list[Line]:
     log_s = statistics.median(one["log_s"] for one in ours)
     timers = f"{arm}: timers in a step ({calls:.0f} calls of {1e6 * per_call:.1f} us: {1e3 * calls * per_call:.2f} ms)"
     log = f"{arm}: the log between two steps ({1e3 * log_s:.1f} ms)"
-    shares = 100 * calls * per_call / whole, 100 * log_s / whole
-    return [*found, Line(timers, shares[0], BOUND, "%"), Line(log, shares[1], None, "%")]
+    mismatch_s = statistics.median(one["mismatch_s"] for one in ours)
+    mismatch = f"{arm}: mismatch of engine and trainer in a step ({1e3 * mismatch_s:.2f} ms)"
+    shares = 100 * calls * per_call / whole, 100 * log_s / whole, 100 * mismatch_s / whole
+    lines = (timers, shares[0], BOUND), (log, shares[1], None), (mismatch, shares[2], BOUND)
+    return [*found, *(Line(name, share, bound, "%") for name, share, bound in lines)]
 
 
 def _spec(arm: str) -> dict[str, Any]:

@@ -18,14 +18,21 @@ from types import SimpleNamespace
 from typing import Any
 
 from bench.gate import Gate, cpu_s
+from engines.transformers.log_probs import SampledLogProbs
 from node import hf_training
 from node.attempt import exit_code
+from node.mismatch_sums import MismatchSums
 from node.phase_clock import PhaseClock
 from node.ranks import die_with_parent
 
 CALLS = 20_000
 _EVENTS = ("on_step_begin", "on_pre_optimizer_step", "on_optimizer_step", "on_step_end", "on_log", "generated")
 """What a trainer calls of a `StepLog`."""
+_OF_MISMATCH = (
+    *((MismatchSums, "add"), (MismatchSums, "taken")),
+    *((SampledLogProbs, "__call__"), (SampledLogProbs, "finish"), (SampledLogProbs, "rows")),
+)
+"""What compares log-probabilities, and what records those of transformers."""
 
 
 def gated(gate: Gate, figures: dict[str, float]) -> Any:
@@ -51,7 +58,9 @@ def with_hooks(gate: Gate) -> Callable[..., None]:
     """The driver's own way to train; of its hooks the calls are counted, and the log's seconds."""
 
     def train(job: Any, stop: Any, trainer: Any, rewards: Any, hook: Any, **more: Any) -> None:
-        figures = {"calls": 0.0, "log_s": 0.0, "per_call": 0.0}
+        figures = {"calls": 0.0, "log_s": 0.0, "mismatch_s": 0.0, "per_call": 0.0}
+        for owner, name in _OF_MISMATCH:
+            setattr(owner, name, _timed(getattr(owner, name), figures, "mismatch_s"))
 
         def watched(clock: PhaseClock, log: Any) -> None:
             hook(clock, log)
@@ -64,7 +73,7 @@ def with_hooks(gate: Gate) -> Callable[..., None]:
 
             clock.open = count  # type: ignore[method-assign]
             for event in _EVENTS:
-                setattr(log, event, _timed(getattr(log, event), figures))
+                setattr(log, event, _timed(getattr(log, event), figures, "log_s"))
             trainer.callback_handler.callbacks.insert(0, gated(gate, figures))
 
         hf_training.train_to_end(job, stop, trainer, rewards, watched, **more)
@@ -72,13 +81,13 @@ def with_hooks(gate: Gate) -> Callable[..., None]:
     return train
 
 
-def _timed(event: Callable[..., Any], figures: dict[str, float]) -> Callable[..., Any]:
+def _timed(event: Callable[..., Any], figures: dict[str, float], name: str) -> Callable[..., Any]:
     def timed(*args: Any, **kwargs: Any) -> Any:
         began = time.perf_counter()
         try:
             return event(*args, **kwargs)
         finally:
-            figures["log_s"] += time.perf_counter() - began
+            figures[name] += time.perf_counter() - began
 
     return timed
 

@@ -282,11 +282,13 @@ def versions(packages: Iterable[str]) -> dict[str, str]:
     return installed
 
 
-MEASUREMENT = 2
+MEASUREMENT = 3
 """The version of what the drivers' clocks contain; raised when a phase begins or ends elsewhere.
 
 2: `generate` ends at the token ids with every engine of TRL; verl 0.9.1's `gen` is not rounded up to 2 s, and contains
 a user's rewards as verl calls them, several at a time.
+3: engines of different runs, processes and attempts draw different random numbers; with transformers `generate`
+contains its log-probabilities, as with vLLM and SGLang.
 """
 
 

@@ -13,6 +13,7 @@ from typing import Any
 from common.errors import UserError
 from node.attempt import Job, begin, read_attempt
 from node.hf_training import newest_checkpoint
+from node.seeds import engine_seed
 
 URL, MEET = "ROLLOUTBENCH_SERVER", "ROLLOUTBENCH_MEET"
 """Trainer variables: the server's URL, and the address for sending new weights."""
@@ -22,8 +23,6 @@ HEADER = "X-Rolloutbench-Secret"
 """`Authorization` is not used: requests replaces it by an entry of the user's ~/.netrc."""
 NONCE, PROOF = "X-Rolloutbench-Nonce", "X-Rolloutbench-Proof"
 """Headers of GET /health and of its answer: another user's program may have the port, and must not get the secret."""
-_SEEDS_APART = 1000
-"""Seed difference per resumed step, so that a resumed run does not repeat its first random numbers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +33,7 @@ class ServerRequest:
     host: str
     port: int
     seed: int
-    """The run's seed, shifted by the resumed step."""
+    """Of its engine's first process."""
 
 
 def read_server_request(program: str) -> ServerRequest:
@@ -47,7 +46,7 @@ def read_server_request(program: str) -> ServerRequest:
     job = begin(read_attempt([arguments.attempt]), "server")
     job.inputs.require_unchanged()
     resumed_from = newest_checkpoint(Path(job.attempt["checkpoint_dir"]))
-    seed = int(job.spec["trainer_args"]["seed"]) + _SEEDS_APART * resumed_from
+    seed = engine_seed(int(job.spec["trainer_args"]["seed"]), resumed_from)
     return ServerRequest(job, arguments.host, arguments.port, seed)
 
 

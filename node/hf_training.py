@@ -22,6 +22,7 @@ from node.phase_clock import PhaseClock, StepClock, clock_after
 from node.ranks import local_rank, world_size
 from node.rewards import RewardFunction, reward_functions
 from node.samples import StepSamples
+from node.seeds import engine_seed
 from node.tracker import Tracker, has_wandb
 
 _OWNED: Mapping[str, Any] = {
@@ -121,11 +122,13 @@ def train_to_end(
     packages: Iterable[str],
     engine: Mapping[str, Any],
     further: Mapping[str, Any] | None = None,
+    own_generation: bool = False,
 ) -> None:
     """Train from the newest checkpoint to the last step, and write done.json; `RequeueError` if stopped before.
 
     `hook` connects the trainer's timers to the clock, and generations to the `StepLog`. `further` are the trainer's
-    settings besides its arguments.
+    settings besides its arguments. With `own_generation` the trainer's own model generates, from this process's random
+    numbers.
     """
     import torch
 
@@ -141,6 +144,8 @@ def train_to_end(
         print(f"resuming from step {resumed_from}", flush=True)
     if resumed_from:
         _continue_data_order(trainer, checkpoint)
+    if own_generation:
+        _seed_generation(trainer, resumed_from)
     if resumed_from < last:
         # transformers trains one step too many from a checkpoint of the last step.
         stop.training = True
@@ -160,6 +165,13 @@ def train_to_end(
             trainer={**trainer.args.to_dict(), **(further or {})},
             engine=engine,
         )
+
+
+def _seed_generation(trainer: Any, resumed_from: int) -> None:
+    """Seed this process as an engine; its trainer's own seed is the run's plus its rank. A checkpoint replaces it."""
+    from accelerate.utils import set_seed
+
+    set_seed(engine_seed(trainer.args.seed, resumed_from, trainer.accelerator.process_index))
 
 
 def _continue_data_order(trainer: Any, checkpoint: Path) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +44,7 @@ class StepLog(TrainerCallback):  # type: ignore[misc]
         self._prompt_lengths: list[int] = []
         self._response_lengths: list[int] = []
         self._counts: dict[str, float] = {}
+        self._at_end: list[Callable[[], Mapping[str, float]]] = []
         self._line: MetricsLine | None = None
         self.first_step: int | None = None
         self.last_step = resumed_from
@@ -58,6 +59,10 @@ class StepLog(TrainerCallback):  # type: ignore[misc]
         if number:
             self._counts[name] = self._counts.get(name, 0.0) + number
 
+    def at_step_end(self, measured: Callable[[], Mapping[str, float]]) -> None:
+        """Add the scalars that a function returns after each step, outside its time."""
+        self._at_end.append(measured)
+
     def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         self._clock.begin_step()
 
@@ -69,6 +74,8 @@ class StepLog(TrainerCallback):  # type: ignore[misc]
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         phases, scalars = self._clock.end_step()
+        for measured in self._at_end:
+            scalars |= measured()
         lengths = self._prompt_lengths, self._response_lengths
         samples = self._samples.of_step(state.global_step, state.max_steps) if self._samples else []
         mine = RankStep(phases, scalars | self._counts, *lengths, self._stop.requested, samples)

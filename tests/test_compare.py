@@ -477,3 +477,20 @@ def test_a_verdict_calls_few_functions_and_opens_each_log_twice_at_most():
     page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
     named = re.findall(r"`(?:\w+/)*(\w+\.py)`", page.partition("## One value")[2].partition("\n## ")[0])
     assert len(named) > 9 and {*named} <= {Path(file).name for file in found["functions"]}
+
+
+def test_a_wait_that_verl_polls_is_a_caveat_with_its_number(tmp_path, monkeypatch, capsys):
+    """verl 0.9.1 itself looks every 2 s whether all responses are there."""
+    monkeypatch.chdir(tmp_path)
+    for name, gen in (("a", 6.0), ("b", 4.0)):
+        rows = []
+        for step in range(1, 21):
+            timers = {"gen": gen + 0.01 * (step % 3), "update_actor": 3.0}
+            timers["step"] = sum(timers.values()) + 0.02 * (step % 5)
+            data = {f"timing_s/{timer}": seconds for timer, seconds in timers.items()}
+            rows.append(json.dumps({"step": step, "data": data | {"critic/score/mean": 0.5}}) + "\n")
+        Path(f"{name}.jsonl").write_text("".join(rows))
+    main(["compare", "vllm=a.jsonl", "sglang=b.jsonl", "--release", "0.9.1"])
+    said = " ".join(capsys.readouterr().out.split())
+    assert "gen is up to 2 s too long in each step (33% of its median 6.01 s)" in said
+    assert "6 s against 4 s, 1.50x, as 1.40x" in said

@@ -11,7 +11,7 @@ from typing import Any, TypeVar, cast
 import pyarrow as pa
 import yaml
 
-from analysis.collect import in_the_tree, timer_verdicts
+from analysis.collect import in_the_tree, polling_verdicts, timer_verdicts
 from analysis.imports.configurations import change_verdicts, configurations
 from analysis.imports.formats import WANDB, existing_path, read_source
 from analysis.imports.one_run import merged
@@ -115,6 +115,7 @@ def run_of(spec: Mapping[str, Any], parts: Sequence[Imported], run_dir: Path) ->
         *change_verdicts(later, run_id),
         *add_known_tokens(chosen, batch_size, run_id, config),
         *timer_verdicts(chosen, tree, run_id),
+        *polling_verdicts(chosen, tree, run_id),
         *hole_verdicts(chosen, run_id),
         *clock_verdicts(chosen, run_id),
         *add_time_between(chosen, run_id),

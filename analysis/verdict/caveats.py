@@ -124,7 +124,7 @@ TABLE: dict[str, tuple[Kind, str, str]] = {
     "outliers": ("estimates", "The median steps {what}{at}{numbers}. A few outlying steps may decide.", ""),
     "rounded": (
         "estimates",
-        "The times are printed with so few digits that rounding alone could explain the difference.",
+        "The times are logged so coarsely that this alone could explain the difference.",
         "",
     ),
     "wall": ("estimates", "By wall clock, which includes the time between steps{at}: {numbers}.", ""),

@@ -291,7 +291,7 @@ def test_steps_that_are_not_compared_are_said():
 
 def test_few_printed_digits_are_said():
     frames = [f.assign(**{"rounding/step": 0.05 * f["timing_s/step"]}) for f in engines(1.05)]
-    assert "few digits that rounding alone could explain the difference" in caveats(said(frames)[0], "estimates")
+    assert "logged so coarsely that this alone could explain the difference" in caveats(said(frames)[0], "estimates")
     fine = [f.assign(**{"rounding/step": 0.0005 * f["timing_s/step"]}) for f in engines(1.05)]
     assert "digits" not in caveats(said(fine)[0])
 

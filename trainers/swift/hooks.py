@@ -64,8 +64,8 @@ TRAINING_STEP = Hook(_TRAINER, "GRPOTrainer.training_step", "(self, model, input
 LOG_PROB = Hook(
     _TRAINER,
     "GRPOTrainer._get_per_token_logps_and_entropies",
-    "(self, model, ...)",
-    "as in TRL",
+    "(self, model, model_inputs, grpo_batch, ...)",
+    "as in TRL; grpo_batch has completion_mask, and rollout_per_token_logps if the engine gave them",
 )
 SCORE = Hook(_TRAINER, "GRPOTrainer._score_completions", "(self, samples)", "returns the samples that are learned from")
 METRICS = Hook(_TRAINER, "GRPOTrainer._metrics", "", "mode -> name -> list of numbers; averaged by log()")

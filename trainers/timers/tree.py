@@ -53,6 +53,7 @@ class Phase:
     - `keys`: its names in a log with flat keys (trainers/timers/flat.py). Phases that share a key are the possible
       places of one timer, the declared one first.
     - `occasional`: a checkpoint or an evaluation, which is not in an ordinary step; it is compared with no step.
+    - `polled_s`: seconds between two looks whether what it waits for has ended: it is logged up to so much too long.
     """
 
     path: str
@@ -61,6 +62,7 @@ class Phase:
     category: str
     keys: tuple[str, ...] = ()
     occasional: bool = False
+    polled_s: float = 0.0
 
     def __post_init__(self) -> None:
         if self.category not in CATEGORIES:

@@ -16,6 +16,12 @@ LOG_PROB = Hook(
     "(self, model, ...)",
     "every pass for log-probabilities",
 )
+LOSS = Hook(
+    _TRAINER,
+    "GRPOTrainer._compute_loss",
+    "(self, model, inputs)",
+    "the policy's pass; inputs have completion_mask, and sampling_per_token_logps if the engine gave them",
+)
 GENERATE = Hook(
     _TRAINER, "GRPOTrainer._generate", "(self, prompts)", "once per batch; returns prompt ids, completion ids, ..."
 )

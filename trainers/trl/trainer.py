@@ -120,8 +120,11 @@ QUANTITIES = {
     "reference_kl": ("train/kl",),
     "policy_entropy": ("train/entropy",),
     "rollout_kl": ("train/rollout_correction/kl",),
-    "rollout_k3": ("train/rollout_correction/k3_kl",),
-    "rollout_logp_gap": ("train/sampling/sampling_logp_difference/mean",),
+    "rollout_k3": ("mismatch/k3", "train/rollout_correction/k3_kl"),
+    "rollout_logp_gap": (
+        "mismatch/abs",
+        "train/sampling/sampling_logp_difference/mean",
+    ),
     "gradient_norm": ("train/grad_norm",),
 }
 """A quantity -> the scalar that transformers' Trainer logs; the same for ms-swift."""

@@ -54,6 +54,13 @@ QUEUE = Hook(_V1, "tq", "", "kv_batch_get reads fields of the transfer queue", s
 LENGTHS = Hook(
     "verl.trainer.ppo.metric_utils", "_compute_response_info", "(batch)", "prompt_length and response_length"
 )
+OFF_POLICY = Hook(
+    "verl.trainer.ppo.rollout_corr_helper",
+    "compute_offpolicy_metrics",
+    "(old_log_prob, rollout_log_prob, response_mask)",
+    "called with keywords once per step, unless old_log_prob is the engine's own (bypass_mode)",
+    since="0.7",
+)
 START_TRACKING = Hook(
     _TRACKING, "Tracking.__init__", "(self, project_name, experiment_name, default_backend, config)", "sets `logger`"
 )

@@ -16,9 +16,9 @@ def tree_of(series: str, source: str, *phases: Phase, **more: Any) -> TimerTree:
     return TimerTree("verl", series, _ENGINES, phases, source, **more)
 
 
-def gen(description: str) -> Phase:
+def gen(description: str, polled_s: float = 0.0) -> Phase:
     """The generation. Its own time is the driver's, around the engine's."""
-    return Phase(GEN, "Generate", description, "generation", ("gen",))
+    return Phase(GEN, "Generate", description, "generation", ("gen",), polled_s=polled_s)
 
 
 def reward(description: str = "The driver waits until every response is scored.") -> Phase:
@@ -195,7 +195,7 @@ _V1_GEN = (
 
 def _v1_loop(files: str, more: str = "", mode: str = "") -> TimerTree:
     scored = reward("Only with a reward model on the training GPUs.")
-    phases = (_V1_STEP, gen(_V1_GEN + more), scored, *TRAINING, *AFTER_WEIGHTS)
+    phases = (_V1_STEP, gen(_V1_GEN + more, polled_s=2.0), scored, *TRAINING, *AFTER_WEIGHTS)
     return tree_of("0.9.1", f"verl 0.9.1 trainer/ppo/v1/trainer_base.py {files}", *phases, mode=mode, padded=True)
 
 

@@ -11,6 +11,7 @@ import pytest
 import yaml
 
 from common.errors import UserError
+from node.seeds import engine_seed
 from trainers.protocol import StackFacts
 from trainers.registry import mode_of, tree_for
 from trainers.swift.driver import colocate, timers
@@ -77,10 +78,15 @@ def test_vllm_in_the_trainer_has_the_runs_seed_and_dtype_and_its_own_all_reduce(
     monkeypatch.setitem(sys.modules, "swift", ModuleType("swift"))
     monkeypatch.setitem(sys.modules, "swift.infer_engine.grpo_vllm_engine", SimpleNamespace(GRPOVllmEngine=Engine))
     monkeypatch.setattr(colocate, "is_cpu_platform", lambda: False)
-    with colocate.corrected(SimpleNamespace(use_vllm=True, vllm_mode="colocate", bf16=True, fp16=False), 7, 2):
+    arguments = SimpleNamespace(use_vllm=True, vllm_mode="colocate", bf16=True, fp16=False)
+    with colocate.corrected(arguments, 7, 20, 2):
         engine = Engine()
         engine._prepare_engine_kwargs()
-    assert vars(engine.engine_args) == {"seed": 8, "dtype": "bfloat16", "disable_custom_all_reduce": False}
+    assert vars(engine.engine_args) == {
+        "seed": engine_seed(7, 20, 1),
+        "dtype": "bfloat16",
+        "disable_custom_all_reduce": False,
+    }
 
 
 def test_a_server_ends_with_an_engines_process_that_is_killed():

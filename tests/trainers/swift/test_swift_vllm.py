@@ -12,6 +12,7 @@ import yaml
 
 from common.files import inputs_sha256
 from node.dataset import arithmetic_rows
+from node.seeds import engine_seed
 from workflow.config.plan import plan_runs, stack_facts
 from workflow.config.reading import parse_config
 from workflow.runs.paths import RunPaths
@@ -191,6 +192,10 @@ def test_vllm_generates_with_the_newest_weights_in_both_lives(trained):
     assert [line["synced"] for line in seen] == [{"adapter": 0, "weights": at} for at in (1, 2, 3, 1, 2)]
     for line in trained.lines("full", 1) + trained.lines("full", 2):
         assert abs(line["scalars"]["train/rollout_correction/kl"]) < AGREE
+        assert 0 < line["scalars"]["mismatch/abs"] < AGREE
+        assert line["scalars"]["mismatch/k3"] == pytest.approx(
+            line["scalars"]["train/rollout_correction/k3_kl"], abs=1e-8
+        )
 
 
 @pytest.mark.full("more trainings of ms-swift")
@@ -207,7 +212,8 @@ def test_prompts_tokens_and_rewards_are_trls(more):
 
 def test_the_engine_has_the_runs_seed_and_number_format_and_trls_settings(trained):
     done = trained.done("full", 2)
-    told = {"name": "vllm", "dtype": "float32", "seed": 0, "max_model_len": 80, "max_num_batched_tokens": 4096}
+    seed = engine_seed(0, STOPPED_AT)
+    told = {"name": "vllm", "dtype": "float32", "seed": seed, "max_model_len": 80, "max_num_batched_tokens": 4096}
     told |= {"max_num_seqs": 8, "enable_prefix_caching": True, "adapter_only_sync": False}
     assert done["resolved"]["engine"] | told == done["resolved"]["engine"]
     assert done["hardware"]["threads"] == len(done["hardware"]["affinity"]) == 2

@@ -1,7 +1,7 @@
 """In verl's Python: log made-up steps with verl's own metrics, loggers and our hooks; nothing is trained.
 
 `python log_steps.py ORDER.json`: {"folder", "version", "steps", "first", "validate", "stop_at", "lose_at",
-"ready_s", "environment"}.
+"ready_s", "sampling", "environment"}.
 """
 
 import json
@@ -37,9 +37,14 @@ def batch_of(version, rows, lengths):
     for row, response in enumerate(responses):
         scores[row, response - 1] = lengths.random()
     advantages = torch.tensor([[lengths.gauss(0, 1)] for _ in range(rows)]) * mask
+    ends = torch.zeros(rows, RESPONSE, dtype=torch.long)
+    ends[0, responses[0] - 1] = 7  # the first response has no end token
+    of_engine = -torch.rand(rows, RESPONSE)
     tensors = {
+        "rollout_log_probs": of_engine,
+        "old_log_probs": of_engine - 0.1,
         "prompts": torch.zeros(rows, PROMPT, dtype=torch.long),
-        "responses": torch.zeros(rows, RESPONSE, dtype=torch.long),
+        "responses": ends,
         "attention_mask": attention,
         "response_mask": mask,
         "token_level_scores": scores,
@@ -89,8 +94,13 @@ class Trainer:
         self.config = SimpleNamespace(
             trainer=SimpleNamespace(save_freq=-1),
             data=SimpleNamespace(train_batch_size=2),
-            actor_rollout_ref=SimpleNamespace(rollout=SimpleNamespace(n=4)),
+            actor_rollout_ref=SimpleNamespace(
+                rollout=SimpleNamespace(
+                    n=4, response_length=RESPONSE, multi_turn=SimpleNamespace(enable=False), **order["sampling"]
+                )
+            ),
         )
+        self.tokenizer = SimpleNamespace(all_special_ids=[0])
         self.order = order
         self.total_training_steps = order["steps"]
         self.global_steps = order["first"] - 1

@@ -29,7 +29,9 @@ def spec_of(run_id, version, steps):
     return {**spec, "fingerprint": fingerprint_of(spec)}
 
 
-def log_steps(python, folder, version, steps, first=1, validate=True, stop_at=None, lose_at=None, ready_s=None):
+def log_steps(
+    python, folder, version, steps, first=1, validate=True, stop_at=None, lose_at=None, ready_s=None, top_p=1.0
+):
     """Have verl's Python log steps `first` to `steps` into an attempt's folder: metrics.jsonl, wandb's and the log."""
     folder.mkdir(parents=True, exist_ok=True)
     order = {
@@ -41,6 +43,7 @@ def log_steps(python, folder, version, steps, first=1, validate=True, stop_at=No
         "stop_at": stop_at,
         "lose_at": lose_at,
         "ready_s": ready_s,
+        "sampling": {"top_p": top_p, "top_k": -1},
         "environment": {
             "WANDB_MODE": "offline",
             "WANDB_DIR": str(folder),

@@ -128,6 +128,20 @@ def as_trl(ids, tokenizer, source):
     return {function.__name__: function(**given) for function in functions}
 
 
+def seeds(version, inputs):
+    """The seed of a run's first engine in two attempts, as verl's own class of the rollout's settings has it."""
+    from omegaconf import OmegaConf
+
+    from trainers.verl.driver.train import _config
+
+    plain = OmegaConf.to_container(composed(version, inputs))
+    if version == "0.4.1":
+        return ["seed" in _config(plain, at).actor_rollout_ref.rollout for at in (None, 20)]
+    from verl.utils.config import omega_conf_to_dataclass
+
+    return [omega_conf_to_dataclass(_config(plain, at).actor_rollout_ref.rollout).seed for at in (None, 20)]
+
+
 def main(version, folder):
     import pyarrow.parquet as pq
     from verl import DataProto
@@ -188,6 +202,7 @@ def main(version, folder):
         ],
         "printed": [line for line in log.getvalue().splitlines() if "<think>" in line],
     }
+    told["seeds"] = seeds(version, inputs)
     (folder / "told.json").write_text(json.dumps(told))
 
 

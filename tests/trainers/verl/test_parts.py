@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from node.seeds import engine_seed
+
 from .environments import VERSIONS
 
 pytestmark = pytest.mark.full("verl's own classes of both releases")
@@ -53,6 +55,8 @@ def test_data_and_rewards_through_verls_own_classes(version, warm_verl, tmp_path
     assert [score["compute_score_failed"] for score in told["scores"]] == [0, 0, 0, 1]
     assert [score[f"{name}_failed"] for score in told["scores"] for name in ("told", "Length")] == [0] * 8
     assert "ValueError: bare (mine.py, line 4)" in told["failures"][0]
+    # 0.4.1 would give it to every request; verl's own default is 42.
+    assert told["seeds"] == ([False, False] if version == "0.4.1" else [engine_seed(42, 0), engine_seed(42, 20)])
     assert told["printed"] == []  # no completion in the log
 
 

@@ -1,6 +1,7 @@
 """Do metrics.jsonl and verl's own loggers hold the same numbers?"""
 
 import json
+import math
 import sys
 
 import pytest
@@ -11,6 +12,10 @@ from .environments import VERSIONS
 from .runs import log_steps, write_verl_run
 
 pytestmark = pytest.mark.full("steps of both releases' own loops")
+
+
+RESPONSE = 40
+"""The longest response of log_steps.py."""
 
 
 def history_of(folder):
@@ -39,6 +44,11 @@ def test_metrics_are_wandbs_to_the_last_digit(version, warm_verl, tmp_path):
         assert scalars.pop("prompt_tokens") + sum(responses) == scalars["perf/total_num_tokens"]
         assert scalars == {name: value for name, value in row.items() if not name.startswith("_")}
         assert line["phases"] == {}
+        # The trainer's log-probabilities are 0.1 below the engine's; verl logs no mean of |difference|.
+        assert scalars["mismatch/abs"] == pytest.approx(0.1, rel=1e-4)
+        assert scalars["mismatch/k3"] == pytest.approx(math.exp(-0.1) + 0.1 - 1, rel=1e-3)
+        # The first response has no end token: its engine cut it short, unless it is as long as allowed.
+        assert scalars.get("shortened_responses", 0) == (responses[0] < RESPONSE)
         # Each reward by itself, under TRL's names, which verl would not log; one without a value is in no mean.
         assert (scalars["rewards/accuracy/mean"], scalars["rewards/mine/mean"]) == (0.5, 4.0)
         assert scalars["rewards/accuracy/std"] == pytest.approx((2 / 7) ** 0.5)
@@ -56,6 +66,14 @@ def test_lost_completions_are_told(warm_verl, tmp_path):
     missing = [line["scalars"].get("missing_completions") for line in read_lines(tmp_path / "metrics.jsonl")]
     assert missing == [None, 2, None]
     assert "step 2 lacks 2 completions" in done.stdout
+
+
+def test_a_filtered_distribution_has_no_mismatch(warm_verl, tmp_path):
+    done = log_steps(warm_verl("0.9.1"), tmp_path, "0.9.1", steps=1, validate=False, top_p=0.9)
+    assert done.returncode == 0, done.stderr
+    (line,) = read_lines(tmp_path / "metrics.jsonl")
+    assert not any(name.startswith("mismatch/") for name in line["scalars"])
+    assert "mismatch/* are not logged: top_p is 0.9" in done.stdout
 
 
 def test_gen_is_not_rounded_up_by_verls_wait(warm_verl, tmp_path):

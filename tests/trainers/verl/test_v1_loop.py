@@ -60,4 +60,8 @@ def test_rewards_come_by_way_of_the_queue_and_lost_completions_are_told(verl_pyt
         assert -0.7 <= line["scalars"]["critic/score/min"] < line["scalars"]["critic/score/max"] <= 1.12
         mean = {name: line["scalars"][f"rewards/{name}/mean"] for name in ("phi4", "length")}
         assert line["scalars"]["critic/score/mean"] == pytest.approx(mean["phi4"] + 0.5 * mean["length"], abs=1e-5)
+        # Of the same tokens as verl's own comparison.
+        assert line["scalars"]["mismatch/k3"] == pytest.approx(line["scalars"]["rollout_corr/k3_kl"], abs=1e-6)
+        assert 0 < line["scalars"]["mismatch/abs"] < 1
+        assert "shortened_responses" not in line["scalars"]
         assert {"timing_s/gen", "timing_s/old_log_prob", "timing_s/ref", "timing_s/adv"} <= line["scalars"].keys()

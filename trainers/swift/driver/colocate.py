@@ -15,6 +15,7 @@ from engines.vllm.colocate import engine_settings
 from engines.vllm.cpu import is_cpu_platform, keep_threads, reload_weights
 from node.hardware import importing
 from node.hf_training import number_format
+from node.seeds import engine_seed
 from trainers.swift import hooks
 
 
@@ -24,12 +25,12 @@ def is_colocated(arguments: Any) -> bool:
 
 
 @contextmanager
-def corrected(arguments: Any, seed: int, threads: int) -> Iterator[None]:
+def corrected(arguments: Any, seed: int, resumed_from: int, threads: int) -> Iterator[None]:
     """The context in which the trainer is built; without a colocated vLLM it does nothing."""
     if not is_colocated(arguments):
         yield
         return
-    _pass_seed_and_dtype(seed, number_format(arguments.bf16, arguments.fp16))
+    _pass_seed_and_dtype(seed, resumed_from, number_format(arguments.bf16, arguments.fp16))
     if not is_cpu_platform():
         yield
         return
@@ -63,16 +64,15 @@ def vary_seeds(trainer: Any, seed: int) -> None:
     hooks.REQUEST.wrap(request_config, trainer)
 
 
-def _pass_seed_and_dtype(seed: int, dtype: str) -> None:
+def _pass_seed_and_dtype(seed: int, resumed_from: int, dtype: str) -> None:
     """Make ms-swift build its vLLM with the run's seed and the workload's number format.
 
-    swift's seed is `rank // tensor_parallel_size`; it stays as an offset, so that ranks differ. swift's dtype is that
-    of the optimizer's weights (float32), although passes may be in bfloat16. swift disables vLLM's own all-reduce,
-    which TRL leaves on.
+    swift's seed is `rank // tensor_parallel_size`, the engine's process. swift's dtype is that of the optimizer's
+    weights (float32), although passes may be in bfloat16. swift disables vLLM's own all-reduce, which TRL leaves on.
     """
 
     def change(engine_args: Any) -> None:
-        engine_args.seed = seed + int(engine_args.seed or 0)
+        engine_args.seed = engine_seed(seed, resumed_from, int(engine_args.seed or 0))
         engine_args.dtype = dtype
         engine_args.disable_custom_all_reduce = False
 

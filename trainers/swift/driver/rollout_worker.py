@@ -37,7 +37,7 @@ _PATIENCE_S = 300.0
 
 
 def run(worker: Hook, settings_file: Path, server: Any, rank: int, *others: Any) -> None:
-    """Run one of swift's workers with the run's seed plus its rank (swift's own seed is random).
+    """Run one of swift's workers with the server's seed plus its rank (swift's own seed is random).
 
     `worker` is the row of swift's function, whose name is ours in the server: a process cannot be given the function
     itself by that name. Worker 0 writes its engine's settings to `settings_file`.

@@ -13,11 +13,19 @@ from typing import Any
 
 from node.attempt import begin, exit_code
 from node.exit_codes import StopRequest
-from node.hf_training import job_rewards, number_format, require_devices, reward_weights, train_to_end
+from node.hf_training import (
+    job_rewards,
+    newest_checkpoint,
+    number_format,
+    require_devices,
+    reward_weights,
+    train_to_end,
+)
 from node.phase_clock import PhaseClock
 from trainers.swift import hooks
 from trainers.swift.driver import colocate, pipeline, serve
 from trainers.swift.driver.arguments import owned_settings, parsed, resolved, set_environment
+from trainers.swift.driver.mismatch import log_mismatch
 from trainers.swift.driver.timers import SwiftTimers, count_tokens
 
 __all__ = ["resolved", "train"]
@@ -56,14 +64,16 @@ def train(attempt: dict[str, Any], stop: StopRequest) -> None:
         def hook(clock: PhaseClock, log: Any) -> None:
             SwiftTimers(clock).install(trainer)
             count_tokens(trainer, log)
+            log_mismatch(trainer, log)
 
-        engine = _engine_settings(trainer, job.folder)
-        train_to_end(job, stop, trainer, rewards, hook, packages=_PACKAGES, engine=engine)
+        engine, own = _engine_settings(trainer, job.folder), not trainer.args.use_vllm
+        train_to_end(job, stop, trainer, rewards, hook, packages=_PACKAGES, engine=engine, own_generation=own)
 
     if arguments.fsdp:
         _generate_for_fsdp()
     with building:
-        building.enter_context(colocate.corrected(arguments, trainer_args["seed"], len(job.affinity)))
+        resumed_from = newest_checkpoint(Path(attempt["checkpoint_dir"]))
+        building.enter_context(colocate.corrected(arguments, trainer_args["seed"], resumed_from, len(job.affinity)))
         pipeline.run(arguments, job.inputs.data, rewards, train_with)
 
 

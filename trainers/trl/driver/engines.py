@@ -16,6 +16,7 @@ from engines.vllm.colocate import final_settings
 from engines.vllm.cpu import reload_weights
 from node import engine_server
 from node.hardware import importing
+from node.seeds import engine_seed
 from trainers.trl import hooks
 
 
@@ -89,23 +90,20 @@ class SglangRollout:
 def sglang_rollout(
     args: Any, settings: Mapping[str, Any], model: Path, dtype: str, resumed_from: int, log: Path
 ) -> SglangRollout:
-    """SGLang's server, started with the run's seed, its settings and the workload's number format.
-
-    A resumed run gets another seed, because SGLang cannot continue its random stream.
-    """
+    """SGLang's server, started with the run's seed, its settings and the workload's number format."""
     from transformers import AutoTokenizer
 
     os.environ["TRL_EXPERIMENTAL_SILENCE"] = "1"  # it warns of rollout_func at each start
     parameters = sampling(args, AutoTokenizer.from_pretrained(str(model)).eos_token_id)
-    return SglangRollout(Sglang(model, dtype, args.seed + 1000 * resumed_from, settings, log), parameters)
+    return SglangRollout(Sglang(model, dtype, engine_seed(args.seed, resumed_from), settings, log), parameters)
 
 
-def pass_seed_and_dtype(seed: int, dtype: str) -> None:
+def pass_seed_and_dtype(seed: int, resumed_from: int, dtype: str) -> None:
     """Make TRL 1.16 build its colocated vLLM with the run's seed and the workload's dtype.
 
     trl/generation/vllm_generation.py builds `LLM(seed=rank // tensor_parallel_size, ...)` for every run, and vLLM
-    reseeds the process's global generators with it, which its CPU sampler uses. Here that number is added to the run's
-    seed, so that ranks differ. A seed per request would make all completions of a prompt equal.
+    reseeds the process's global generators with it, from which it samples. Here that number is the engine's process. A
+    seed per request would make all completions of a prompt equal.
 
     TRL keeps vLLM's dtype "auto", which loads a float32 checkpoint as bfloat16 (vllm/config/model.py,
     `_resolve_auto_dtype`), unlike transformers.
@@ -115,7 +113,8 @@ def pass_seed_and_dtype(seed: int, dtype: str) -> None:
 
     @functools.wraps(original, updated=())
     def build(*args: Any, **kwargs: Any) -> Any:
-        return original(*args, **{**kwargs, "seed": seed + int(kwargs.get("seed") or 0), "dtype": dtype})
+        own = engine_seed(seed, resumed_from, int(kwargs.get("seed") or 0))
+        return original(*args, **{**kwargs, "seed": own, "dtype": dtype})
 
     hooks.LLM.replace(build)
 

@@ -40,6 +40,7 @@ from node.phase_clock import PhaseClock
 from node.rewards import RewardFunction
 from trainers.trl import hooks
 from trainers.trl.driver import engines, options, serve
+from trainers.trl.driver.mismatch import log_mismatch
 from trainers.trl.driver.timers import TrlTimers, count_tokens
 
 _PACKAGES = (
@@ -105,25 +106,28 @@ def train(attempt: dict[str, Any], stop: StopRequest) -> None:
     job.inputs.require_unchanged()
     # SGLang's server starts before TRL's trainer, as the memory that is then free is its own, and ends with this block.
     with ExitStack() as closing:
-        own_engine = None
+        own_engine, resumed_from = None, newest_checkpoint(Path(attempt["checkpoint_dir"]))
         if trainer_args.get(options.SWITCH):
-            resumed_from = newest_checkpoint(Path(attempt["checkpoint_dir"]))
             log = job.folder / "server.log"
             own_engine = engines.sglang_rollout(args, sglang, job.inputs.model, dtype, resumed_from, log)
             closing.callback(own_engine.engine.close)
-        with _engine_corrections(args, dtype, len(job.affinity), job.folder):
+        with _engine_corrections(args, resumed_from, dtype, len(job.affinity), job.folder):
             lora = options.peft_config(trainer_args)
             trainer = _trainer(args, rewards, job.inputs.data, job.inputs.model, own_engine, lora)
 
         def hook(clock: PhaseClock, log: Any) -> None:
             TrlTimers(clock).install(trainer)
             count_tokens(trainer, log)
+            log_mismatch(trainer, log)
             if own_engine:
                 own_engine.count_shortened = partial(log.count, SHORTENED)
 
         engine = own_engine.engine.settings() if own_engine else _engine_settings(trainer, args, dtype)
         further = options.lora_settings(trainer_args)
-        train_to_end(job, stop, trainer, rewards, hook, packages=_PACKAGES, engine=engine, further=further)
+        own = not (args.use_vllm or own_engine)
+        train_to_end(
+            job, stop, trainer, rewards, hook, packages=_PACKAGES, engine=engine, further=further, own_generation=own
+        )
 
 
 def _with_fsdp(trl_args: dict[str, Any]) -> dict[str, Any]:
@@ -137,7 +141,9 @@ def _with_fsdp(trl_args: dict[str, Any]) -> dict[str, Any]:
     return {**trl_args, "model_init_kwargs": {"device_map": None, **(trl_args.get("model_init_kwargs") or {})}}
 
 
-def _engine_corrections(args: Any, dtype: str, threads: int, folder: Path) -> AbstractContextManager[None]:
+def _engine_corrections(
+    args: Any, resumed_from: int, dtype: str, threads: int, folder: Path
+) -> AbstractContextManager[None]:
     """The context in which the engine is built, so that all engines have equal conditions."""
     import torch
 
@@ -149,7 +155,7 @@ def _engine_corrections(args: Any, dtype: str, threads: int, folder: Path) -> Ab
             # Without NCCL new weights travel through a file in the attempt's folder.
             engines.transfer_through_file(folder)
         return nullcontext()
-    engines.pass_seed_and_dtype(args.seed, dtype)
+    engines.pass_seed_and_dtype(args.seed, resumed_from, dtype)
     if vllm_cpu.is_cpu_platform():
         engines.sync_through_reload()
         return vllm_cpu.keep_threads(threads)

@@ -36,6 +36,7 @@ from node.rewards import FAILED
 from node.tracker import Guard, finish_wandb, has_wandb
 from trainers.verl import hooks
 from trainers.verl.driver import checkpoints
+from trainers.verl.driver.batches import BatchNumbers
 
 STOP, STACKS, TRAINING = "stop", "stacks", "training"
 _POLL_S = 1.0
@@ -68,6 +69,7 @@ class StepHooks:
         self._rewards: dict[str, float] = {}
         self._trainer: Any = None
         self._lengths: Mapping[str, Any] | None = None
+        self._batch = BatchNumbers()
         self._saved: int | None = None
         self._first_step: int | None = None
         self._over = threading.Event()
@@ -79,6 +81,7 @@ class StepHooks:
         hooks.SAVE.wrap(self._save, trainer)
         hooks.LOAD.wrap(checkpoints.load_in_data_order, trainer)
         hooks.LENGTHS.wrap(self._note_lengths)
+        self._batch.install()
         if self._names and hooks.METRICS_V1.find(trainer):
             hooks.METRICS_V1.wrap(self._note_rewards, trainer)
         hooks.START_TRACKING.wrap(self._guard_wandb)
@@ -88,6 +91,7 @@ class StepHooks:
         if self._wanted(STOP):
             return
         self._trainer = trainer
+        self._batch.start(trainer)
         if (buffer := hooks.BUFFER_V1.find(trainer)) is not None:
             buffer.poll_interval = _QUEUE_POLL_S
         retry_io((self._folder / TRAINING).touch, "the attempt's files")
@@ -125,9 +129,11 @@ class StepHooks:
         return result
 
     def _note_lengths(self, original: Callable[..., Any], *args: Any, **named: Any) -> Any:
-        info = original(*args, **named)
-        self._lengths = self._lengths or info
-        values = getattr(args[0] if args else named.get("batch"), "non_tensor_batch", {})
+        info, batch = original(*args, **named), args[0] if args else named["batch"]
+        if self._lengths is None:
+            self._lengths = info
+            self._batch.note(batch, info["response_length"])
+        values = getattr(batch, "non_tensor_batch", {})
         self._rewards = self._rewards or reward_scalars(values, self._names)
         return info
 
@@ -161,7 +167,7 @@ class StepHooks:
             original(tracking, *args, **named)
             return
         self._first_step = self._first_step or step
-        data.update(self._rewards)
+        data.update(self._rewards | self._batch.taken())
         self._rewards = {}
         line = step_line(data, step, self._lengths, resumed=step > 1 and step == self._first_step)
         self._lengths = None

@@ -24,9 +24,11 @@ from node.built_in_rewards import reward_name
 from node.exit_codes import RequeueError, run
 from node.hardware import THREAD_VARIABLES, tracker_environment
 from node.rewards import reward_functions
+from node.seeds import engine_seed
 from trainers.verl.driver import checkpoints as verl_checkpoints
 from trainers.verl.driver import reward as verl_reward
 from trainers.verl.driver import step_hooks
+from trainers.verl.driver.batches import with_log_probs
 from trainers.verl.driver.composed import compose, job_overrides
 from trainers.verl.driver.composed import resolved as resolved  # of the rule `settings`
 from trainers.verl.driver.in_ray import Stop, run_verl
@@ -104,7 +106,9 @@ def _composed(job: Job) -> dict[str, Any]:
             "max_response_length": workload.get("max_response_length"),
         },
     )
-    return compose(version, [*settings["overrides"], *mine])
+    composed = compose(version, [*settings["overrides"], *mine])
+    with_log_probs(composed["actor_rollout_ref"]["rollout"])
+    return composed
 
 
 def _reward_arguments(job: Job) -> dict[str, Any]:
@@ -137,6 +141,10 @@ def _config(composed: dict[str, Any], resumed_from: int | None) -> Any:
 
     config = OmegaConf.create(composed)
     OmegaConf.set_struct(config, True)
+    rollout = config.actor_rollout_ref.rollout
+    # 0.4.1 has none: it would be the seed of each request.
+    if "seed" in rollout:
+        rollout.seed = engine_seed(int(rollout.seed), resumed_from or 0)
     if resumed_from:
         config.trainer.val_before_train = False  # only at the start of the run
     return config

@@ -57,6 +57,8 @@ class Workers:
             "attention_mask": attention,
             "position_ids": (attention.cumsum(1) - 1).clamp(min=0),
         }
+        if self.config.rollout.calculate_log_probs:
+            made["rollout_log_probs"] = -torch.rand(rows, longest)
         output = DataProto.from_single_dict(made)
         output.meta_info["timing"] = {"generate_sequences": STEP_S * 0.9, "reshard": STEP_S * 0.05}
         return output
