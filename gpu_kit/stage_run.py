@@ -136,7 +136,7 @@ class StageRun:
             options = ["--gpu", "--cuda", str(self._planned["cuda"]), "--out", str(out)]
             self._run([str(self.python), "-I", str(program), *options], self.folder / "probes.log")
         checks = read_json(out)["checks"] if out.is_file() else []
-        return [one for one in checks if " " in one["name"] and not one["name"].endswith("'s version")]
+        return [one for one in checks if " " in one["name"] and not one["name"].startswith("files of ")]
 
     def _inputs(self, inputs_id: str) -> None:
         folder = self.folder / f"inputs-{inputs_id}"

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import runpy
 import shutil
 import sys
 from functools import cache, partial
@@ -19,43 +18,28 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import recorded
 from _gpu import all_reduce
-from _probes import TRL_CPU, VERL, VERL_SGLANG, VERL_VLLM, driver, has_names, torch_cuda
+from _probes import COMMON, SGLANG, SWIFT, TRL, VLLM, VLLM_CPU, driver, imports
 from _verify import CUDA, Probe, main
 
-ENVS = Path(__file__).resolve().parents[1]
+
+def torch_cuda() -> Any:
+    """CUDA's release that torch is built with, such as "12.4"; None for a CPU build."""
+    import torch
+
+    return torch.version.cuda
 
 
-def _named(probes: list[Probe], *names: str) -> list[Probe]:
-    return [probe for probe in probes if probe.name in names]
-
-
-def _of(stack: str, table: str, *names: str) -> list[Probe]:
-    probes: list[Probe] = runpy.run_path(str(ENVS / stack / "verify.py"))[table]
-    return _named(probes, *names) if names else probes
-
-
-COMMON = [
-    Probe("torch is built as recorded", "torch", CUDA, torch_cuda),
-    *_named(TRL_CPU, "torch multiplies matrices", "transformers generates", "datasets writes and reads parquet"),
-]
+AS_RECORDED = Probe("torch is built as recorded", "torch", CUDA, torch_cuda)
+TRAINERS = {"trl": TRL, "verl": [imports("verl", "verl.trainer.main_ppo")], "swift": SWIFT}
 ON_GPUS = [
     Probe("torch reaches the GPUs", "torch", "works", driver(), gpu=True),
     Probe("all visible GPUs sum up", "torch", "works", all_reduce(), gpu=True),
 ]
-TRAINERS = {
-    "trl": _named(TRL_CPU, "trl has its GRPO trainer"),
-    "verl": _named(VERL, "verl's entry point"),
-    "swift": _of("swift-transformers-cpu", "SWIFT"),
-}
-# By engine and whether it is for GPUs.
+# By engine and whether it is for GPUs. As many environments have no FlashInfer, SGLang's own kernels are not tried.
 ENGINES = {
-    ("vllm", False): _of("trl-vllm-cpu", "VLLM", "vllm runs on the CPU", "vllm's compiled kernels run"),
-    ("vllm", True): [
-        Probe("vllm imports", "vllm", ["SamplingParams"], has_names("vllm", "SamplingParams")),
-        *_named(VERL_VLLM, "vllm's compiled kernels run"),
-    ],
-    ("sglang", False): _of("trl-sglang-cpu", "SGLANG", "sglang's greedy tokens are transformers'"),
-    ("sglang", True): _named(VERL_SGLANG, "sglang's engine"),
+    ("vllm", False): [probe for probe in VLLM_CPU if probe.package != "torch"],
+    ("vllm", True): [imports("vllm", "vllm.sampling_params"), *VLLM],
+    ("sglang", True): [probe for probe in SGLANG if probe.package == "sglang"],
 }
 
 
@@ -77,7 +61,7 @@ def _source_probes(listed: dict[str, str]) -> list[Probe]:
 
 def probes_of(origin: dict[str, Any], on_gpus: bool) -> list[Probe]:
     """The probes of the recorded trainer and engine."""
-    found = _source_probes(origin.get("sources", {})) + COMMON + (ON_GPUS if on_gpus else [])
+    found = _source_probes(origin.get("sources", {})) + [AS_RECORDED, *COMMON] + (ON_GPUS if on_gpus else [])
     return found + TRAINERS.get(origin["trainer"], []) + ENGINES.get((origin["engine"], on_gpus), [])
 
 

@@ -8,17 +8,11 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from _probes import TRL_CPU
-from _verify import Probe, main, pin
+from _probes import COMMON, TRACKED, TRL
+from _verify import Probe, main
 
 _PROMPTS = [[7, 3, 9, 11], [5, 20], [33, 2, 2, 17, 40, 8], [61]]
 _TOKENS = 16
-
-
-def sglang_version() -> Any:
-    from importlib.metadata import version
-
-    return version("sglang")
 
 
 def greedy_tokens_agree() -> Any:
@@ -67,35 +61,8 @@ def _equal(engine: Any, model: Any) -> list[bool]:
     return [tokens == ids[0, -_TOKENS:].tolist() for tokens, ids in zip(answer.token_ids, told, strict=True)]
 
 
-def stand_ins() -> Any:
-    from engines.sglang import standins
-
-    standins.install()
-    return standins.installed()
-
-
-def stand_in_called() -> Any:
-    """What a stand-in says that has no work to do here."""
-    from common.errors import UserError
-    from engines.sglang import standins
-
-    standins.install()
-    import sgl_kernel
-
-    try:
-        sgl_kernel.merge_state_v2()
-    except UserError as error:
-        return str(error).partition(",")[0]
-    return "nothing"
-
-
-STANDS_IN = "rolloutbench's stand-in"
-SGLANG = [
-    Probe("sglang's version", "sglang", pin("sglang"), sglang_version),
-    Probe("stand-ins", "sglang", dict.fromkeys(("sgl_kernel", "torchvision", "jsonschema"), STANDS_IN), stand_ins),
-    Probe("a stand-in that is called raises", "sglang", "SGLang calls sgl_kernel.merge_state_v2", stand_in_called),
-    Probe("sglang's greedy tokens are transformers'", "sglang", [True] * 2 * len(_PROMPTS), greedy_tokens_agree),
-]
+# It starts the engine with our stand-ins for packages that are not there.
+SGLANG = [Probe("sglang's greedy tokens are transformers'", "sglang", [True] * 2 * len(_PROMPTS), greedy_tokens_agree)]
 
 if __name__ == "__main__":
-    sys.exit(main(TRL_CPU + SGLANG))
+    sys.exit(main([*COMMON, *TRACKED, *TRL, *SGLANG]))

@@ -1,12 +1,12 @@
-"""Checks the built stack trl-transformers-cpu; run by `python -m workflow.stacks build`."""
+"""Checks the built stack trl-transformers-cpu; run at its build."""
 
 import sys
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from _probes import TRL_CPU
+from _probes import COMMON, TRACKED, TRL
 from _verify import main
 
 if __name__ == "__main__":
-    sys.exit(main(TRL_CPU))
+    sys.exit(main([*COMMON, *TRACKED, *TRL]))

@@ -217,7 +217,7 @@ def test_its_parts_are_checked_and_nothing_is_written_into_it(tmp_path):
         "transformers generates",
         "datasets writes and reads parquet",
         "trl has its GRPO trainer",
-        "vllm imports",
+        "vllm loads",
     ]
     assert contents(tmp_path / "my env") == before
     # It can be seen, and not be built or packed.

@@ -18,8 +18,10 @@ TRL = ("trl-vllm", "trl-sglang", "trl-transformers")
 VERL = ("verl04-vllm", "verl04-sglang", "verl09-vllm", "verl09-sglang")
 LISTED = """
 import json, runpy, sys
-probes = runpy.run_path(sys.argv[1])["PROBES"]
-print(json.dumps([[one.name, one.package, getattr(one.expected, "package", None), one.gpu] for one in probes]))
+sys.path.insert(0, sys.argv[2])
+import _verify
+_verify.main = lambda probes: print(json.dumps([[one.name, one.package, one.gpu] for one in probes]))
+runpy.run_path(sys.argv[1], run_name="__main__")
 """
 
 
@@ -36,14 +38,10 @@ def test_it_holds_cudas_torch_of_the_release_that_it_declares(name):
 @pytest.mark.parametrize("name", [*TRL, *VERL, "swift-vllm"])
 def test_each_probe_names_a_pin_of_the_lock(name):
     verify = Path(ENVS / name / "verify.py")
-    done = subprocess.run([sys.executable, "-c", LISTED, verify], capture_output=True, text=True, check=True)
-    probes = {title: (package, expected, gpu) for title, package, expected, gpu in json.loads(done.stdout)}
+    done = subprocess.run([sys.executable, "-c", LISTED, verify, ENVS], capture_output=True, text=True, check=True)
+    probes = {title: (package, gpu) for title, package, gpu in json.loads(done.stdout)}
     locked = versions(name)
     # nvcc is conda's, and answered for by conda-lock.yml.
-    assert {package for package, _, _ in probes.values()} - set(locked) == {"nvcc"}
-    asked = {expected for _, expected, _ in probes.values() if expected}
-    assert asked <= set(locked) and "torch is a CPU build" not in probes
-    on_gpus = {title for title, (_, _, gpu) in probes.items() if gpu}
-    assert "torch reaches the GPUs" in on_gpus
-    if name in VERL:
-        assert {"torch", "verl", "ray", "tensordict", "flash-attn", load_stack(name).engine} <= asked
+    assert {package for package, _ in probes.values()} - set(locked) == {"nvcc"}
+    on_gpus = {package for package, gpu in probes.values() if gpu}
+    assert {"torch", "triton"} <= on_gpus and (load_stack(name).engine in on_gpus or name == "trl-transformers")

@@ -13,7 +13,6 @@ from common.findings import Finding
 from engines.reported import GRAPHS, OFF
 from node.hardware import reported_environment
 from trainers.cases import Case
-from workflow.launch_scripts.shell import read_script
 from workflow.preflight.cases import LaunchContext
 
 THIS_SHELL = "this shell"
@@ -161,6 +160,8 @@ def exported(script: str) -> tuple[dict[str, str], set[str]]:
 
     A script that is too much to follow sets none.
     """
+    from workflow.launch_scripts.shell import read_script  # the parser of bash is not a part of Snakemake
+
     try:
         read = read_script(script)
     except UserError:
