@@ -26,10 +26,7 @@ ClusterName             = big
 SLURM_VERSION           = 23.11.4
 TaskPlugin              = task/cgroup,task/affinity
 """
-FIELDS = (
-    *("JOBID", "STATE", "NODELIST", "TIME_LIMIT", "TIME_LEFT"),
-    *("START_TIME", "END_TIME", "PARTITION", "REASON", "NAME"),
-)
+FIELDS = ("JOBID", "STATE", "NODELIST", "TIME_LEFT", "START_TIME", "REASON", "NAME")
 
 
 @pytest.fixture

@@ -65,8 +65,7 @@ class MadeRun:
 
 def answer(experiment, jobs, **told):
     """What squeue said just now of jobs, given by what is not as usual."""
-    usual = {"state": "RUNNING", "nodes": "gpu1", "limit": "20:00:00", "left": "18:30:00", "start": None, "end": None}
-    usual |= {"partition": "h100", "reason": "None", "job_id": "7"}
+    usual = {"state": "RUNNING", "nodes": "gpu1", "left": "18:30:00", "start": None, "reason": "None", "job_id": "7"}
     write(queue_file(experiment), {"asked": time.time(), "error": None, "jobs": [usual | job for job in jobs]} | told)
 
 

@@ -24,9 +24,7 @@ NAME = "a.0123456789abcdef"
 
 
 def queue(*states, name=NAME):
-    return Queue(
-        1.0, None, tuple(QueueJob(str(n), s, "", "", "", None, None, "", "", name) for n, s in enumerate(states))
-    )
+    return Queue(1.0, None, tuple(QueueJob(str(n), s, "", "", None, "", name) for n, s in enumerate(states)))
 
 
 @pytest.mark.parametrize(

@@ -35,16 +35,13 @@ def fake(tmp_path, monkeypatch):
 
 
 def line(job_id="7", state="RUNNING", reason="None", name=NAME):
-    fields = [job_id, state, "gpu[1-2]", "20:00:00", "19:00:00", "2026-11-20T10:00:00", "N/A", "h100", reason]
+    fields = [job_id, state, "gpu[1-2]", "19:00:00", "2026-11-20T10:00:00", reason]
     return "\x1f".join([*fields, name])
 
 
 def squeue(*lines):
     """A script that prints what squeue prints: a header, and each record with its mark."""
-    header = [
-        "JOBID", "STATE", "NODELIST", "TIME_LIMIT", "TIME_LEFT", "START_TIME", "END_TIME", "PARTITION", "REASON",
-        "NAME",
-    ]  # fmt: skip
+    header = ["JOBID", "STATE", "NODELIST", "TIME_LEFT", "START_TIME", "REASON", "NAME"]
     return "\n".join(f"printf '%s\\x1e\\n' '{record}'" for record in ("\x1f".join(header), *lines))
 
 
@@ -59,7 +56,7 @@ def test_squeues_lines_are_read(fake):
     jobs = slurm.queue()
     assert list(jobs) == ["7", "8"]
     assert (jobs["7"].nodes, jobs["7"].left, jobs["7"].name) == ("gpu[1-2]", "19:00:00", NAME)
-    assert jobs["7"].start is not None and jobs["7"].end is None
+    assert jobs["7"].start is not None
     assert jobs["8"].reason == "(Resources)"
     assert f"--user={user_name()}" in calls.read_text()
     assert "--all" in calls.read_text(), "a job in a partition that the site hides is left out otherwise"
@@ -140,7 +137,7 @@ def test_damaged_and_future_answers_are_no_answers(fake, tmp_path):
 
 
 def test_jobs_of_a_name_are_those_that_live():
-    fields = ("gpu1", "", "", None, None, "h100", "", NAME)
+    fields = ("gpu1", "", None, "", NAME)
     states = ((12, "PENDING"), (9, "RUNNING"), (3, "COMPLETED"), (5, "CANCELLED"))
     queue = Queue(jobs=tuple(slurm.QueueJob(str(number), state, *fields) for number, state in states))
     assert [job.job_id for job in queue.living(NAME)] == ["9", "12"] and queue.living("other") == []

@@ -37,10 +37,8 @@ ENDED = frozenset(
 # Control characters, which no site puts into a reason; user-chosen names come last. `--json` prints a megabyte for a
 # hundred jobs, and its field names change between releases.
 _SEPARATOR, _END = "\x1f", "\x1e"
-_FIELDS = ("%A", "%T", "%N", "%l", "%L", "%S", "%e", "%P", "%r", "%j")
-_HEADER = [
-    *("JOBID", "STATE", "NODELIST", "TIME_LIMIT", "TIME_LEFT", "START_TIME", "END_TIME", "PARTITION", "REASON", "NAME")
-]
+_FIELDS = ("%A", "%T", "%N", "%L", "%S", "%r", "%j")
+_HEADER = ["JOBID", "STATE", "NODELIST", "TIME_LEFT", "START_TIME", "REASON", "NAME"]
 _ACCOUNTED = ["JobIDRaw", "State", "ExitCode", "NodeList", "JobName"]
 
 
@@ -60,16 +58,13 @@ class SlurmError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class QueueJob:
-    """A job from squeue; times are seconds since the epoch, None if Slurm has none."""
+    """A job from squeue; its start is seconds since the epoch, None if Slurm has none."""
 
     job_id: str
     state: str
     nodes: str
-    limit: str
     left: str
     start: float | None
-    end: float | None
-    partition: str
     reason: str
     name: str
 
@@ -101,8 +96,8 @@ def queue() -> dict[str, QueueJob]:
         fields = [field.strip() for field in record.split(_SEPARATOR, len(_FIELDS) - 1)]
         if len(fields) != len(_FIELDS) or not fields[0].isdigit():
             raise SlurmError(f"squeue's answer cannot be read: {_excerpt(record)}")
-        job_id, state, nodes, limit, left, start, end, *others = fields
-        jobs[job_id] = QueueJob(job_id, state, nodes, limit, left, _epoch(start), _epoch(end), *others)
+        job_id, state, nodes, left, start, reason, name = fields
+        jobs[job_id] = QueueJob(job_id, state, nodes, left, _epoch(start), reason, name)
     return jobs
 
 
