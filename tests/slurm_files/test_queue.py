@@ -141,7 +141,8 @@ def test_jobs_of_a_name_are_those_that_live():
     states = ((12, "PENDING"), (9, "RUNNING"), (3, "COMPLETED"), (5, "CANCELLED"))
     queue = Queue(jobs=tuple(slurm.QueueJob(str(number), state, *fields) for number, state in states))
     assert [job.job_id for job in queue.living(NAME)] == ["9", "12"] and queue.living("other") == []
-    assert queue.ended(NAME).job_id == "5" and queue.ended("other") is None
+    assert queue.ended(NAME, ["3", "5"]).job_id == "5" and queue.ended("other", ["5"]) is None
+    assert queue.ended(NAME, ["3", "12"]).job_id == "3", "an earlier order's cancellation is not this one's"
 
 
 def test_what_slurm_tells_of_an_end():

@@ -21,8 +21,9 @@ from workflow.slurm.shared_queue import MAX_AGE_S, Queue, ask
 
 # A job needs a moment between its submission and taking the live lock.
 START_PATIENCE_S = 60.0
-# So long a job that was accepted may be missing in squeue's answers that has never been in one.
-UNSEEN_S = 600.0
+# So long a job that was accepted and was in none of squeue's answers is waited for: until slurmctld itself does not
+# know it, or cannot be asked.
+_LOST_S, _UNSEEN_S = min(60.0, 2 * MAX_AGE_S), 600.0
 # Accounting is a few seconds late.
 _ACCOUNTING_TRIES, _ACCOUNTING_S = 4, 3.0
 
@@ -76,10 +77,12 @@ class SlurmWatch:
         self._queue = Queue()
         self._submitted_at, self._began = 0.0, time.monotonic()
         self._seen = True  # by an earlier launcher, as far as this one knows
+        self._checked = 0.0
+        self._living: set[str] = set()  # the jobs that it has seen alive since: sbatch may have printed another number
 
     def submitted(self) -> None:
         """A job was submitted just now: only answers from now on tell of it."""
-        self._submitted_at, self._began, self._seen = time.time(), time.monotonic(), False
+        self._submitted_at, self._began, self._seen, self._living = time.time(), time.monotonic(), False, set()
 
     def state(self, order: Order, fresh: bool = False) -> JobState:
         """The state of an order's job by an answer of an acceptable age, or by one from now on."""
@@ -94,13 +97,28 @@ class SlurmWatch:
         listed = any(job.job_id == order.job_id and job.name == order.name for job in self._queue.jobs)
         if found.job in (Job.WAITING, Job.RUNNING) or listed or (not self._seen and _lives(order)):
             self._seen = True
-        elif found.job is Job.NONE and not self._seen and time.monotonic() - self._began < UNSEEN_S:
+            self._living |= {found.queued.job_id} if found.queued is not None else set()
+        elif found.job is Job.NONE and not self._seen and not self._is_lost(order):
             return JobState(Job.UNKNOWN, "was accepted and is in none of squeue's answers yet")
         return found
 
+    def _is_lost(self, order: Order) -> bool:
+        """Whether a job that was accepted and never listed is gone: a killed slurmctld forgets what it has not saved.
+
+        Asked once for each of squeue's answers, which may leave a job out for a while.
+        """
+        waited_s, checked, self._checked = time.monotonic() - self._began, self._checked, self._queue.asked
+        if waited_s < _LOST_S or waited_s > _UNSEEN_S or checked == self._queue.asked:
+            return waited_s > _UNSEEN_S
+        try:
+            slurm.job_details(order.job_id)
+        except SlurmError as error:
+            return "invalid job id" in str(error).lower()
+        return False
+
     def last_words(self, order: Order) -> dict[str, Any]:
         """How a job ended that wrote no end itself: by squeue, which remembers it for minutes, and by accounting."""
-        listed = self._queue.ended(order.name)
+        listed = self._queue.ended(order.name, {*order.content["job_ids"], *self._living})
         job_id = listed.job_id if listed is not None else order.job_id
         ended = _accounted(job_id, order.name, listed is not None) if job_id else None
         state = ended.state if ended is not None else listed.state if listed is not None else ""

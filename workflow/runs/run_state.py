@@ -200,6 +200,6 @@ def _last_words(order: Order, report: QueueReport) -> dict[str, Any]:
     """How a job ended that wrote no end itself, as far as a single look can tell."""
     if not order.on_slurm:
         return {"kind": "vanished"}
-    listed, lives = report.queue.ended(order.name), order.run.attempts()[-1:]
+    listed, lives = report.queue.ended(order.name, order.content["job_ids"]), order.run.attempts()[-1:]
     newest = {**read_object(lives[0].exit), "attempt": lives[0].number} if lives else None
     return end_from_slurm(listed.state if listed else "", None, newest, "")

@@ -6,6 +6,7 @@ import dataclasses
 import errno
 import os
 import time
+from collections.abc import Collection
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,9 +39,9 @@ class Queue:
         found = [job for job in self.jobs if job.name == name and job.state not in ENDED]
         return sorted(found, key=lambda job: (job.state == "PENDING", int(job.job_id)))
 
-    def ended(self, name: str) -> QueueJob | None:
-        """The newest job of a name that slurmctld remembers and that has ended."""
-        found = [job for job in self.jobs if job.name == name and job.state in ENDED]
+    def ended(self, name: str, ids: Collection[str]) -> QueueJob | None:
+        """The newest of these jobs that slurmctld remembers and that has ended, if it has the name."""
+        found = [job for job in self.jobs if job.job_id in ids and job.name == name and job.state in ENDED]
         return max(found, key=lambda job: int(job.job_id), default=None)
 
 
