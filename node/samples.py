@@ -46,14 +46,17 @@ class StepSamples:
         return [self._sample(at) for at in sorted(first.values())[: self._count]]
 
     def _sample(self, at: int) -> Sample:
-        response, _ = self._rewards[0].last[at]
+        scored = self._rewards[0].last
+        response, _ = scored[at]
+        # Samples must not end a run: a reward that was asked about other completions has no value here.
+        same = [reward for reward in self._rewards if len(reward.last) == len(scored)]
         return sample(
             int(response.row.get("index", at)),
             response.prompt or (),
             response.text,
             tokens=len(response.tokens),
             cut_off=not response.complete,
-            rewards={reward.__name__: reward.last[at][1] for reward in self._rewards},
+            rewards={reward.__name__: reward.last[at][1] for reward in same},
         )
 
     def write(self, step: int, steps: int, samples: Sequence[Sample]) -> None:

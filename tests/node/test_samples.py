@@ -6,7 +6,8 @@ import math
 import pytest
 
 from common.contracts import Sample, SamplesLine
-from node.samples import MOST_CHARACTERS, sample, sample_steps, write_samples
+from node.rewards import reward_functions
+from node.samples import MOST_CHARACTERS, StepSamples, sample, sample_steps, write_samples
 
 from ..test_contracts import problems
 
@@ -34,3 +35,27 @@ def test_a_sample_is_shortened_and_valid_json(tmp_path):
     assert path.stat().st_size < 4_000_000
     line = json.loads(path.read_bytes())
     assert problems(SamplesLine, line) == [] and all(problems(Sample, one) == [] for one in line["samples"])
+
+
+def test_a_batch_gives_the_first_completion_of_each_of_its_first_prompts(tmp_path):
+    rewards = reward_functions([{"name": "length", "options": {"target": 1}}, {"name": "emoji"}], 8)
+    taken = StepSamples(rewards, {"samples": 2, "temperature": 1.0}, tmp_path)
+    assert taken.of_step(1, 4) == []  # before any completion
+    rows = [7, 7, 3, 3, 5, 5]
+    given = {
+        "completions": list("abcdef"),
+        "prompts": [[{"role": "user", "content": str(row)}] for row in rows],
+        "completion_ids": [[1] * 8] * 6,
+        "extra_info": [{"index": row, "split": "train"} for row in rows],
+    }
+    for reward in rewards:
+        reward(**given)
+    assert [taken.of_step(step, 4) != [] for step in (1, 2, 3, 4)] == [True, True, False, True]
+    samples = taken.of_step(2, 4)
+    assert [(one["row"], one["completion"], one["tokens"], one["cut_off"]) for one in samples] == [
+        (7, "a", 8, True),
+        (3, "c", 8, True),
+    ]
+    assert [one["rewards"] for one in samples] == [{"length": 1.0, "emoji": 0.0}] * 2
+    rewards[1](completions=["x"])
+    assert [one["rewards"] for one in taken.of_step(4, 4)] == [{"length": 1.0}] * 2
