@@ -6,7 +6,6 @@ import pytest
 import yaml
 
 from common.dotted import flatten
-from common.errors import UserError
 from trainers.protocol import StackFacts
 from trainers.verl import packaged
 from trainers.verl import settings as verl
@@ -85,23 +84,6 @@ def test_the_ablation_varies_graphs_and_blocking_and_nothing_else(composed):
 def test_the_table_of_verls_own_settings_is_what_verl_composes(version, composed):
     assert dict(packaged.defaults(version)) == flatten(composed[version]["config"])
     assert packaged.references(version) == composed[f"references of {version}"]
-
-
-@pytest.mark.parametrize(
-    ("option", "says"),
-    [
-        ({f"{ROLLOUT}.gpu_memory_utilisation": 0.5}, f"did you mean {ROLLOUT}.gpu_memory_utilization?"),
-        ({f"{ROLLOUT}.tensor_model_parallel_size": "two"}, "must be a number, without quotes, as verl's own 2"),
-    ],
-)
-@pytest.mark.parametrize("version", ["0.4.1", "0.9.1"])
-def test_a_slip_in_an_option_is_told_when_the_plan_is_made(version, option, says):
-    arm = Arm(trainer="verl", engine="vllm", stack="x", options=option)
-    raw = yaml.safe_load((ROOT / "experiments" / "gpu-smoke.yaml").read_text(encoding="utf-8"))
-    workload = Workload.model_validate(raw["workload"])
-    with pytest.raises(UserError) as told:
-        verl.trainer_args(arm, workload, 0, StackFacts("verl", "vllm", "cuda", version, "0" * 12))
-    assert says in str(told.value)
 
 
 def test_what_verl_takes_is_not_refused():

@@ -9,18 +9,28 @@ from typing import Any
 from common.errors import UserError
 from node.dataset import BUILTIN_DATA
 from node.tiny import BUILTIN_MODELS
+from trainers.hf_launch import value_of
 from trainers.launching import Argument, Launch, Launched, Left, Surroundings, as_count
-from trainers.verl import packaged
 from trainers.verl.driver.overrides import ACTOR, BOOKKEEPING, MODEL, ROLLOUT, listed_part
-from trainers.verl.releases import Release, release_named, releases
+from trainers.verl.releases import Release, releases
 from trainers.verl.releases.release import LOSSES
 from trainers.verl.settings import settings as derived
 from trainers.workload import Workload
 
 _MODULES = ("verl.trainer.main_ppo", "recipe.dapo.main_dapo", "recipe.dapo.src.main_dapo")
 _CONFIG, _STEPS = "ppo_trainer", 20
-# OmegaConf's mark of a setting that must be given, and verl 0.4.1's engine if none is.
-_MISSING, _DEFAULT_ENGINE = "???", "vllm"
+# verl's own defaults of what the workload's words say (0.4.1 to 0.9.1, trainer/config/ppo_trainer.yaml).
+_DEFAULTS: Mapping[str, Any] = {
+    **{"data.train_batch_size": 1024, "data.max_prompt_length": 512, "data.max_response_length": 512},
+    **{f"{ROLLOUT}.n": 1, f"{ROLLOUT}.temperature": 1.0, f"{ROLLOUT}.top_p": 1.0, f"{ACTOR}.optim.lr": 1e-6},
+    **{f"{ACTOR}.ppo_mini_batch_size": 256, f"{ACTOR}.kl_loss_coef": 0.001, f"{ACTOR}.loss_agg_mode": "token-mean"},
+    **{"algorithm.adv_estimator": "gae", f"{MODEL}.path": "", "data.train_files": "", "data.val_files": ""},
+    **{"trainer.nnodes": 1, "trainer.n_gpus_per_node": 8, "trainer.total_epochs": 30},
+}
+# Where it is not what an experiment has without a word about it.
+_UNLIKE_OURS = {f"{ACTOR}.optim.weight_decay": 0.01}
+# The engine of verl 0.4.1; later releases require one.
+_DEFAULT_ENGINE = "vllm"
 _BACKENDS = (f"{ACTOR}.strategy", "model_engine")
 # Settings that a word of the workload gives, beside those that `settings.settings` derives from one.
 _BY_WORDS = frozenset(
@@ -51,24 +61,25 @@ def arguments(words: Sequence[str]) -> int | None:
 
 
 def settings(words: Sequence[Argument], around: Surroundings, version: str) -> Mapping[str, Any]:
-    """All settings of the command under a release of verl."""
-    return packaged.settings_of({"version": version, "overrides": _overrides(words)}, None).values
+    """The settings that the command itself gives."""
+    pairs = [text.partition("=") for text in _overrides(words)]
+    return {key.lstrip("+"): None if text in ("null", "None") else value_of(text) for key, _, text in pairs}
 
 
 def launch(words: Sequence[Argument], around: Surroundings) -> Launched:
     """The experiment of the command; a `UserError` if it trains with another estimator than GRPO's."""
     _require_fsdp(words)
-    release = _release(words)
-    values = settings(words, around, release.version)
+    release = next(reversed(releases()))
+    values = {**_DEFAULTS, **settings(words, around, release.version)}
     estimator = values.get("algorithm.adv_estimator")
     if estimator != "grpo":
         raise UserError(
             f"the script trains with algorithm.adv_estimator={estimator} (verl's default is gae), and an experiment "
             "compares GRPO; `rolloutbench ab` runs a script as it is"
         )
-    engine = str(values.get(f"{ROLLOUT}.name"))
-    found = Launched(_DEFAULT_ENGINE if engine == _MISSING else engine, release.version, _workload(values))
-    if engine == _MISSING:
+    engine = values.get(f"{ROLLOUT}.name")
+    found = Launched(str(engine or _DEFAULT_ENGINE), release.version, _workload(values))
+    if engine is None:
         why = f"the script names no engine: {found.engine}, verl 0.4.1's default"
         found.left.append(Left(0, f"{ROLLOUT}.name", why, "change baseline and arms if it is another"))
     for key, name, asked in (
@@ -92,15 +103,14 @@ def launch(words: Sequence[Argument], around: Surroundings) -> Launched:
         elif listed_part(bare, (*release.job_keys, *BOOKKEEPING)):
             places.append((word.line, bare))
         else:
-            _option(found, release, word, key, packaged.value_of(text))
+            _option(found, release, word, key, None if text in ("null", "None") else value_of(text))
     found.left += _not_kept(values, found, words)
+    if unsaid := dict.fromkeys(key.rpartition(".")[2] for key in found.owners if _given(words, key) is None):
+        found.left.append(Left(0, ", ".join(unsaid), "the script leaves these to verl, the workload decides them"))
     if places:
         names = ", ".join(dict.fromkeys(key.rpartition(".")[2] for _, key in places))
         found.left.append(Left(places[0][0], names, "names, trackers and places: the job sets its own"))
-    # The adapter makes these TRL's unless an option says otherwise.
-    for key, ours in release.trl_defaults.items():
-        if (theirs := values.get(key, ours)) != ours and not _given(words, key):
-            found.options[key] = theirs
+    found.options = {key: theirs for key, theirs in _UNLIKE_OURS.items() if not _given(words, key)} | found.options
     return found
 
 
@@ -124,16 +134,6 @@ def _overrides(words: Sequence[Argument]) -> list[str]:
 def _given(words: Sequence[Argument], key: str) -> Argument | None:
     """The last word that sets a key."""
     return next((word for word in reversed(words) if word.text.partition("=")[0].lstrip("+") == key), None)
-
-
-def _release(words: Sequence[Argument]) -> Release:
-    """The release that knows most of the settings; the newest of equals."""
-
-    def unknown(version: str) -> int:
-        pairs = [text.partition("=") for text in _overrides(words)]
-        return sum(packaged.problem(version, key, packaged.value_of(text)) is not None for key, _, text in pairs)
-
-    return release_named(min((one.version for one in reversed(releases())), key=unknown))
 
 
 def _workload(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -214,23 +214,19 @@ def _owners(found: Launched, release: Release) -> dict[str, str]:
 def _option(found: Launched, release: Release, word: Argument, key: str, value: Any) -> None:
     bare = key.lstrip("+")
     if (reserved := listed_part(bare, release.reserved_keys)) is not None:
-        # The default, written out: nothing is lost.
-        if packaged.defaults(release.version).get(bare, value) != value:
-            owner = release.reserved_keys[reserved]
-            given = f"workload.{owner}" if owner else "rolloutbench"
-            found.left.append(Left(word.line, word.text, f"{given} decides this, for all arms alike"))
+        owner = release.reserved_keys[reserved]
+        given = f"workload.{owner}" if owner else "rolloutbench"
+        found.left.append(Left(word.line, word.text, f"{given} decides this, for all arms alike"))
         return
     if word.unknown or "oc.env" in str(value):
         names = ", ".join(word.unknown) or "an environment variable"
         found.left.append(Left(word.line, word.text, f"{names}: not set in the script", f"add options.{bare}"))
         return
-    if problem := packaged.problem(release.version, key, value):
-        found.left.append(Left(word.line, word.text, problem, "add it under options if the release is right"))
-        return
     start = f"{ROLLOUT}.engine_kwargs."
     engine = bare.removeprefix(start).partition(".")[0] if bare.startswith(start) else ""
     target = found.engine_options.setdefault(engine, {}) if engine else found.options
-    target[key] = value
+    # A key that this release has, and an earlier one lacked.
+    target[f"++{bare}" if key.startswith("+") else key] = value
 
 
 def _not_kept(values: Mapping[str, Any], found: Launched, words: Sequence[Argument]) -> Iterator[Left]:

@@ -18,7 +18,6 @@ from typing import Any
 import yaml
 
 from common.dotted import flatten
-from common.messages import did_you_mean
 from trainers.cases import Settings
 from trainers.verl.driver.overrides import sections_above
 
@@ -28,25 +27,6 @@ _OF_YAML = re.compile(
     r"""('[^']*'|"[^"]*")|((?<=[{,])\s*[^\s:,{}\[\]'"]+:)(?=\S)|(?<![\w./])(\d+(?::\d+)+)(?![\w.:/])"""
 )
 _NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?")
-
-# Settings whose values may have another type than their default.
-_ALSO: Mapping[str, tuple[type, ...]] = {
-    "target_modules": (list,),
-    "train_files": (list,),
-    "val_files": (list,),
-    "logger": (str,),
-    "reshard_after_forward": (int,),
-    "rollout_is_threshold": (str,),
-    "rollout_rs_threshold": (str,),
-    "lora_A_init_method": (list,),
-}
-_KINDS: tuple[tuple[type | tuple[type, ...], str], ...] = (
-    (bool, "true or false"),
-    ((int, float), "a number"),
-    (str, "text"),
-    (list, "a list"),
-    (dict, "a section with settings of its own"),
-)
 
 
 @functools.cache
@@ -61,54 +41,6 @@ def references(version: str) -> Mapping[str, str]:
     """Setting -> the setting whose value it takes unless it is set itself."""
     found: dict[str, dict[str, str]] = json.loads((FOLDER / "references.json").read_text(encoding="utf-8"))
     return found.get(version, {})
-
-
-@functools.cache
-def _keys(version: str) -> frozenset[str]:
-    return frozenset(name for key in defaults(version) for name in (key, *sections_above(key)))
-
-
-def problem(version: str, key: str, value: Any) -> str | None:
-    """The problem with an option, if any; `key` has its leading + or ++."""
-    bare = key.lstrip("+")
-    # The stack's own Hydra checks releases whose configuration is not packaged here.
-    if key.startswith("++") or not defaults(version):
-        return None
-    if found := _key_problem(bare, key.startswith("+"), version):
-        return found
-    if bare in _keys(version) and bare not in defaults(version) and value != {}:
-        return f"{bare} is a section with settings of its own (got {value!r})"
-    return _kind_problem(bare, defaults(version).get(bare), value)
-
-
-def _key_problem(key: str, added: bool, version: str) -> str | None:
-    """The problem with a key, if any; `added` if it has a leading +."""
-    known = _keys(version)
-    if added:
-        return f"verl {version} has {key} already; write it without the leading +" if key in known else None
-    if key in known:
-        return None
-    last = key.rpartition(".")[2]
-    # The same name in another section is more likely than a similar key.
-    elsewhere = sorted(one for one in known if one.rpartition(".")[2] == last)
-    hint = f" (did you mean {elsewhere[0]}?)" if len(elsewhere) == 1 else did_you_mean(key, sorted(known))
-    return (
-        f"{key} is no setting of verl {version}{hint}; to add one that verl's configuration lacks, write it with a "
-        "leading +"
-    )
-
-
-def _kind_problem(key: str, was: Any, now: Any) -> str | None:
-    """The problem with a value whose type differs from verl's own value."""
-    if was is None or now is None or was == "???":
-        return None
-    kinds, wanted = next((kinds, word) for kinds, word in _KINDS if isinstance(was, kinds))
-    if isinstance(now, kinds) and isinstance(now, bool) == isinstance(was, bool):
-        return None
-    if not isinstance(now, bool) and isinstance(now, _ALSO.get(key.rpartition(".")[2], ())):
-        return None
-    quoted = ", without quotes" if isinstance(now, str) and wanted in ("true or false", "a number") else ""
-    return f"{key} must be {wanted}{quoted}, as verl's own {was!r} (got {now!r})"
 
 
 def settings_of(args: Mapping[str, Any], composed: Mapping[str, Any] | None) -> Settings:

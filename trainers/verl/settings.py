@@ -9,7 +9,6 @@ from common.dotted import flatten
 from common.errors import UserError
 from common.messages import short_repr
 from trainers.protocol import StackFacts
-from trainers.verl import packaged
 from trainers.verl.driver.overrides import ACTOR, REF, ROLLOUT, listed_part, override, sections_above
 from trainers.verl.releases import Release, release_named, releases
 from trainers.verl.releases.release import LOSSES, DerivedSettings
@@ -177,8 +176,6 @@ def _checked_leaves(
                 f"options.{key} reads an environment variable (got {short_repr(value)}); write the value itself, or "
                 "give the variable in the arm's env"
             )
-        if wrong := packaged.problem(release.version, key, value):
-            raise UserError(f"options.{key} of an arm: {wrong}")
         yield key, value
 
 

@@ -282,28 +282,6 @@ def test_an_option_that_is_not_free_is_refused(version, key, says):
     assert says in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    ("version", "key", "value", "says"),
-    [
-        (
-            "0.4.1",
-            f"{R}.gpu_memory_utilisation",
-            0.5,
-            f"{R}.gpu_memory_utilisation is no setting of verl 0.4.1 (did you mean {R}.gpu_memory_utilization?)",
-        ),
-        ("0.9.1", "data.shards", 3, "write it with a leading +"),
-        ("0.9.1", f"+{R}.enforce_eager", True, "has actor_rollout_ref.rollout.enforce_eager already"),
-        ("0.9.1", f"{M}.use_remove_padding", "True", "must be true or false, without quotes"),
-        ("0.4.1", f"{R}.gpu_memory_utilization", "0.5", "must be a number, without quotes"),
-        ("0.9.1", f"{R}.val_kwargs", 3, f"{R}.val_kwargs is a section with settings of its own"),
-        ("0.4.1", "trainer.v1.trainer_mode", "sync", "is no setting of verl 0.4.1"),
-    ],
-)
-def test_a_wrong_key_or_type_is_told_in_the_plan(version, key, value, says):
-    with pytest.raises(UserError, match=re.escape(says)):
-        overrides(version, {key: value})
-
-
 @pytest.mark.parametrize("version", RELEASES)
 def test_every_word_and_every_key_of_the_job_is_refused_as_an_option(version):
     owned = settings(Workload.model_validate(WORKLOAD), "vllm", 0, release_named(version), 1, False)

@@ -55,8 +55,7 @@ def job_overrides(
 def compose(version: str, overrides: Sequence[str]) -> dict[str, Any]:
     """verl's configuration with overrides, as verl starts with it: nested, every reference resolved.
 
-    `UserError` if another version of verl is installed, and with Hydra's message for an override that it refuses. The
-    plan has compared keys and types with verl's own (trainers/verl/packaged.py).
+    `UserError` if another version of verl is installed, and with Hydra's message for an override that it refuses.
     """
     import hydra
     from hydra.errors import HydraException
