@@ -1,4 +1,8 @@
-"""Chooses the steps of each arm and of the baseline that are compared."""
+"""Chooses the steps of each arm and of the baseline that are compared, and says how their work and steadiness differ.
+
+"At equal work" is said only where responses, prompts and turns are the same; lengths of responses differ always, and
+the estimate takes them out (analysis/ratio.py).
+"""
 
 from __future__ import annotations
 
@@ -12,17 +16,118 @@ import pandas as pd
 from analysis.planned import PlanRead
 from analysis.ratio import FLOOR, Common, common_steps, means_of_runs
 from analysis.roofline.floors import EQUAL_FLOOR_S
-from analysis.steadiness import LONG, Sides, WarmUp, after, median_steps, warm_up_of
 from analysis.wide import BY_CLOCK, PHASE, numbers_of, threw_away
-from analysis.windows import gaps, steps_per_row
-from analysis.work import PROMPTS, RESPONSES, TOOLS, TURNS, Work, work_of
+from analysis.windows import gaps, median_of, steps_per_row
+from common.messages import join_first
 from trainers.logs.hf_work import SAMPLES_PER_STEP
 
 STEP, LONGEST, TOKENS = PHASE + "step", "max_response_length", "response_tokens"
-MEAN_LENGTH, PROMPT_LENGTH = "mean_response_length", "mean_prompt_length"
 # Step times are skewed, so means and medians always differ a little; from this ratio on a few steps decide.
 OUTLIERS_DECIDE_FROM = 1.25
+FALLS_BY = 0.02
+"""An arm's steps still fall if the first third is so much longer than the last, by `ERRORS` standard errors."""
+LONG = 4.0
+"""A step is long from so many times its run's median on."""
 SIZES = ["baseline_runs", "arm_runs", "baseline_steps", "arm_steps"]
+
+
+WITHIN = 0.02
+"""Two means are the same within this share."""
+ERRORS, NOISE_WITHIN = 3.0, 0.05
+"""They are also the same within so many standard errors of their steps, which show no equality above this share."""
+# verl counts the question as a turn, so responses without tools have one turn or two.
+ONE_ANSWER = 2.0
+
+RESPONSES, PROMPTS, TURNS, MEAN_LENGTH = "responses", "prompt_length", "turns", "mean_length"
+TOOLS, SECONDS = "tool_seconds", "seconds"
+COLUMNS = (RESPONSES, PROMPTS, TURNS, TOOLS, MEAN_LENGTH)
+"""Columns of a side's steps: responses a step, and means of its prompts' tokens, turns, tools and responses' tokens."""
+_LABELS = {
+    RESPONSES: "the number of responses",
+    PROMPTS: "the length of prompts",
+    TURNS: "the number of turns",
+}
+_WORDS = {
+    RESPONSES: "{} against {} responses a step",
+    PROMPTS: "prompts of {} against {} tokens",
+    TURNS: "{} against {} turns",
+    TOOLS: "tool calls of {} against {} s for each response",
+    MEAN_LENGTH: "responses of {} against {} tokens on average",
+}
+
+
+Sides = tuple[pd.DataFrame, pd.DataFrame]
+"""The steps of the baseline and of an arm that are compared."""
+
+
+@dataclass(frozen=True)
+class Work:
+    """Why a step of two arms is not equal work; all empty where it is shown to be equal."""
+
+    differs: str = ""
+    """The quantities that differ, with both numbers, the baseline's first."""
+    lengths: str = ""
+    """The lengths of responses, where these differ."""
+    why_unequal: str = ""
+    """Why nothing is claimed at equal work: what differs, and what is not known of both; "" where something may be."""
+    settle: str = ""
+    """What would show equal work, where a number is unknown."""
+
+
+def work_of(baseline: pd.DataFrame, arm: pd.DataFrame) -> Work:
+    """How the work of two arms' steps differs; frames have the columns `COLUMNS`, `n`, `seconds`, NaN where unknown.
+
+    A number that one arm lacks is unknown for both. Logs without turns are of responses without tools, and prompts that
+    no log has are not compared.
+    """
+    sides, unknown = (baseline, arm), {}
+    for name, label in _LABELS.items():
+        lacking = [who for who, side in zip(("the baseline", "the arm"), sides, strict=True) if side[name].isna().any()]
+        # Without turns, or with one for each response in every step, there are no tools.
+        without_tools = [
+            side[name].isna().all() or (side[name].nunique() == 1 and side[name].max() <= ONE_ANSWER) for side in sides
+        ]
+        nowhere = name == PROMPTS and all(side[name].isna().all() for side in sides)
+        if lacking and not nowhere and not (name == TURNS and all(without_tools)):
+            unknown[name] = f"{label} of {' and '.join(lacking)} is not known"
+    differs = "; ".join(text for name in (*_LABELS, TOOLS) if (text := _difference(sides, name)))
+    lengths, settle = _difference(sides, MEAN_LENGTH), ""
+    if unknown and not differs:
+        batch = " (import.batch_size of the arms)" if RESPONSES in unknown else ""
+        settle = f"logs with {join_first([_LABELS[name] for name in unknown], 3)}{batch}"
+    why = "; ".join(filter(None, (differs, *unknown.values(), lengths if unknown else "")))
+    return Work(differs, lengths, why, settle)
+
+
+def _difference(sides: Sides, name: str) -> str:
+    """Both means of a quantity, where these differ by more than `WITHIN` and more than their steps' noise."""
+    if any(side[name].isna().any() for side in sides):
+        return ""
+    means = [float((side[name] * side["n"]).sum() / side["n"].sum()) for side in sides]
+    apart = abs(means[0] - means[1])
+    error = math.sqrt(sum(float(side[name].var(ddof=0)) / len(side) for side in sides))
+    # Tools are not the engine's: their seconds are a part of the step's.
+    whole = min(side[SECONDS].mean() for side in sides) if name == TOOLS else max(means)
+    if apart <= whole * WITHIN or apart <= min(ERRORS * error, whole * NOISE_WITHIN):
+        return ""
+    digits = 0 if min(means) >= 100 else 1
+    return _WORDS[name].format(*(f"{mean:,.{digits}f}".removesuffix(".0") for mean in means))
+
+
+@dataclass(frozen=True)
+class Steadiness:
+    """The steps that may decide a ratio though they say little of the engine, and the comparison without them."""
+
+    falling: tuple[bool, bool]
+    """Whether the steps of the baseline, and of the arm, still become faster after the declared warm-up."""
+    later: Compared | None
+    """Without these steps; None where none falls."""
+    median_ratio: float
+    """The ratio of the runs' median steps, which a few long steps do not change."""
+    long: tuple[pd.Series, pd.Series]
+    """How many times its run's median each long step of both takes, by the step's place in the table."""
+    without_long: Compared | None
+    """Without these; None where none is long, or nothing is left."""
 
 
 @dataclass(frozen=True)
@@ -51,11 +156,15 @@ class Compared:
     def is_empty(self) -> bool:
         return any(side.empty for side in self.sides)
 
-    @property
+    @cached_property
     def sizes(self) -> dict[str, int]:
         """The runs and the steps of both (`SIZES`)."""
         runs = [side["run"].nunique() for side in self.sides]
         return dict(zip(SIZES, (*runs, *(int(side["n"].sum()) for side in self.sides)), strict=True))
+
+    @property
+    def fewest_runs(self) -> int:
+        return min(self.sizes[name] for name in SIZES[:2])
 
     @cached_property
     def work(self) -> Work:
@@ -63,46 +172,43 @@ class Compared:
         return Work() if self.is_empty else work_of(*self.sides)
 
     @cached_property
-    def warm_up(self) -> WarmUp:
-        """The steps that still become faster."""
-        return warm_up_of(self.sides)
-
-    @property
-    def after_warm_up(self) -> Compared:
-        """The comparison without them."""
-        return self._over(*(after(side, self.warm_up.rows) for side in self.sides))
-
-    @cached_property
-    def medians(self) -> tuple[pd.Series, pd.Series]:
-        """The median steps of each run of both."""
-        baseline, arm = map(median_steps, self.sides)
-        return baseline, arm
-
-    @property
-    def median_ratio(self) -> float:
-        """The ratio of the runs' median steps, which a few long steps do not change."""
-        baseline, arm = (float(np.mean(np.log(medians))) for medians in self.medians)
-        return math.exp(baseline - arm)
-
-    @cached_property
-    def long_steps(self) -> tuple[pd.Series, pd.Series]:
-        """How many times its run's median each long step of both takes, by the step's place in the table."""
-        times = [side["seconds"] / side["run"].map(of) for side, of in zip(self.sides, self.medians, strict=True)]
+    def steadiness(self) -> Steadiness:
+        """Which arms still fall and for how many rows of each run, at most half of them; and the long steps."""
+        baseline_falls, arm_falls = falling = tuple(map(still_falling, self.sides))
+        most, rows = min((int(side.groupby("run").size().min()) for side in self.sides), default=0) // 2, 0
+        places, later = [side.groupby("run").cumcount() for side in self.sides], list(self.sides)
+        while rows < most and any(falling):
+            # Of a long run a tenth more at once: each look is at all steps.
+            rows = min(most, rows + 1 + rows // 10)
+            later = [side[place >= rows] for side, place in zip(self.sides, places, strict=True)]
+            falling = tuple(map(still_falling, later))
+        medians = [
+            pd.Series({run: median_of(of["seconds"], of["n"]) for run, of in side.groupby("run")})
+            for side in self.sides
+        ]
+        times = [side["seconds"] / side["run"].map(of) for side, of in zip(self.sides, medians, strict=True)]
         baseline, arm = (of[of >= LONG] for of in times)
-        return baseline, arm
+        kept = [side.drop(of.index) for side, of in zip(self.sides, (baseline, arm), strict=True)]
+        without = not (baseline.empty and arm.empty) and not any(side.empty for side in kept)
+        logs = [float(np.mean(np.log(of))) for of in medians]
+        return Steadiness(
+            (baseline_falls and rows > 0, arm_falls and rows > 0),
+            replace(self, steps=replace(self.steps, baseline=later[0], arm=later[1])) if rows else None,
+            math.exp(logs[0] - logs[1]),
+            (baseline, arm),
+            replace(self, steps=replace(self.steps, baseline=kept[0], arm=kept[1])) if without else None,
+        )
 
-    @property
-    def without_long_steps(self) -> Compared:
-        """The comparison without them."""
-        return self._over(*(side.drop(long.index) for side, long in zip(self.sides, self.long_steps, strict=True)))
 
-    def _over(self, baseline: pd.DataFrame, arm: pd.DataFrame) -> Compared:
-        """The same comparison over other steps."""
-        return replace(self, steps=replace(self.steps, baseline=baseline, arm=arm))
-
-    @property
-    def fewest_runs(self) -> int:
-        return min(side["run"].nunique() for side in self.sides)
+def still_falling(side: pd.DataFrame) -> bool:
+    """Whether an arm's steps become faster from their first third to their last, within its runs."""
+    logs = np.log(side["seconds"]) - np.log(side["seconds"]).groupby(side["run"]).transform("mean")
+    place, rows = side.groupby("run").cumcount(), side.groupby("run")["step"].transform("size")
+    third = (rows // 3).clip(lower=1)
+    first, last = logs[place < third], logs[place >= rows - third]
+    fall = first.mean() - last.mean()
+    error = math.sqrt(first.var(ddof=0) / len(first) + last.var(ddof=0) / len(last))
+    return bool((rows >= 3).all() and fall > max(FALLS_BY, ERRORS * error))
 
 
 def compared(wide: pd.DataFrame, plan: PlanRead) -> list[Compared]:
@@ -132,10 +238,10 @@ def common_of(baseline: pd.DataFrame, arm: pd.DataFrame, loads: bool = False) ->
 def _samples(wide: pd.DataFrame) -> pd.DataFrame:
     """The counted steps with the columns of analysis/ratio.py; in a sequence that says nothing of the runs'."""
     rows = wide["counted"].to_numpy(bool)
-    lengths = numbers_of(wide, MEAN_LENGTH)
+    lengths = numbers_of(wide, "mean_response_length")
     responses = numbers_of(wide, TOKENS) / np.where(lengths > 0, lengths, math.nan)
     responses = np.where(np.isnan(responses), numbers_of(wide, SAMPLES_PER_STEP), responses)
-    prompts = numbers_of(wide, PROMPT_LENGTH)
+    prompts = numbers_of(wide, "mean_prompt_length")
     columns = {
         "factors": wide["factors"],
         "arm": wide["arm"],
@@ -147,7 +253,7 @@ def _samples(wide: pd.DataFrame) -> pd.DataFrame:
         "seconds": numbers_of(wide, STEP),
         "longest": numbers_of(wide, LONGEST),
         "tokens": numbers_of(wide, TOKENS),
-        "mean_length": lengths,
+        MEAN_LENGTH: lengths,
         RESPONSES: responses,
         PROMPTS: np.where(np.isnan(prompts), numbers_of(wide, "prompt_tokens") / responses, prompts),
         TURNS: numbers_of(wide, TURNS),

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import pandas as pd
 
 from analysis.compared import SIZES, Compared, column_of, mean_of_runs, ratio, tokens_ratio
-from analysis.counted import WARMUP
 from analysis.factors import at, factors_label
 from analysis.phases import BETWEEN_STEPS, shown_phase
 from analysis.ratio import raw
@@ -30,45 +29,9 @@ MOST_LONG = 6
 OTHER_STEPS = ["speedup_after_warmup", "speedup_without_long"]
 COMPARISON_COLUMNS = [
     *("factors", "baseline", "arm", *SIZES, *RATES, *RATIOS),
-    *("tokens_ratio", "rounding", "by_number", "short_runs", "warmup_left_out", "unequal_work", "lengths", "crossing"),
+    *("tokens_ratio", "rounding", "by_number", "short_runs", "unequal_work", "lengths", "crossing"),
     *("still_falling", "warmup_needed", "speedup_after_warmup", "long_steps", "speedup_without_long"),
 ]
-
-
-def _tokens_per_s(side: pd.DataFrame) -> float:
-    """Response tokens a second; NaN unless every step has a positive number and threw no completions away."""
-    if side["discarded"].any() or not (side["tokens"] > 0).all():
-        return math.nan
-    return float((side["tokens"] * side["n"]).sum() / (side["seconds"] * side["n"]).sum())
-
-
-def _fewest_warmup_steps(wide: pd.DataFrame, one: Compared) -> int:
-    """The fewest warm-up steps that a run of these arms leaves out: a log may begin after the warm-up."""
-    runs = [run for side in one.sides for run in side["run"].unique()]
-    rows = wide[wide["run_id"].isin(runs)]
-    left_out = steps_per_row(rows).where(rows["left_out"] == WARMUP, 0)
-    return int(left_out.groupby(rows["run_id"]).sum().min())
-
-
-def _left_out_runs(wide: pd.DataFrame, one: Compared) -> str:
-    """The runs that are left out because they have too few steps, with these; "" where there are none."""
-    counted = counted_rows(wide, "run_id", STEPS_LOGGED)
-    steps = steps_per_row(counted).groupby(counted["run_id"]).sum()
-    return join_first([f"{run} ({count_of(int(steps[run]), 'step')})" for run in sorted(one.steps.short)], 4)
-
-
-def _matching(wide: pd.DataFrame, one: Compared) -> Iterator[Verdict]:
-    """Reports the runs that are left out as too short, and counters whose steps cannot be matched."""
-    versus = f"{one.arm} against {one.baseline}{at(one.factors)}"
-    if short := _left_out_runs(wide, one):
-        text = f"{versus}: left out, with less than half of the median run's steps: {short}"
-        yield Verdict("warning", "short-runs", text, (one.arm,))
-    if not one.steps.by_number:
-        text = (
-            f"{versus}: the runs' step counters advance by different gaps, so the first steps of each run are "
-            "compared, as many of all, whatever their numbers"
-        )
-        yield Verdict("warning", "steps-not-matched", text, (one.arm,))
 
 
 def _none_counts(arm: str, rows: pd.DataFrame) -> str:
@@ -108,19 +71,26 @@ def comparison_table(
     `baseline_step_s` and `arm_step_s` are the means of the runs' means. raw: the ratio per step (analysis/ratio.py);
     median: of the runs' median steps, which shows whether outliers decide; wall: with the time between steps, where it
     is known. `rounding`: how far the logarithm of the ratio may be off because times are printed rounded. A combination
-    without common steps is a finding, not a row. Arms that are `refused` (comparable.py), by (factors, arm), have no
-    ratio. `warmup_left_out`: the fewest warm-up steps that a run leaves out.
+    without common steps is a finding, not a row, and so are runs that are left out as too short and counters whose
+    steps cannot be matched. Arms that are `refused` (comparable.py), by (factors, arm), have no ratio.
     """
     rows, verdicts = [], []
     for one in every:
-        both = f"{one.baseline} and {one.arm}"
         if one.is_empty:
             why = why_nothing_in_common(wide, one)
-            text = f"{both} have no counted step in common{at(one.factors)}{why}"
+            text = f"{one.baseline} and {one.arm} have no counted step in common{at(one.factors)}{why}"
             verdicts.append(Verdict("error", "no-common-steps", text, (one.arm,)))
             continue
-        row = _row(wide, one)
-        verdicts += _matching(wide, one)
+        row, versus = _row(wide, one), f"{one.arm} against {one.baseline}{at(one.factors)}"
+        if row["short_runs"]:
+            text = f"{versus}: left out, with less than half of the median run's steps: {row['short_runs']}"
+            verdicts.append(Verdict("warning", "short-runs", text, (one.arm,)))
+        if not row["by_number"]:
+            text = (
+                f"{versus}: the runs' step counters advance by different gaps, so the first steps of each run are "
+                "compared, as many of all, whatever their numbers"
+            )
+            verdicts.append(Verdict("warning", "steps-not-matched", text, (one.arm,)))
         if (one.factors, one.arm) in refused:
             row |= dict.fromkeys([*RATIOS, *OTHER_STEPS], math.nan)
         rows.append(row)
@@ -128,66 +98,60 @@ def comparison_table(
 
 
 def _row(wide: pd.DataFrame, one: Compared) -> dict[str, Any]:
-    value = math.exp(raw(*one.sides).log_ratio)
-    walls = [_wall_share(wide, side) for side in one.sides]
-    rounding = [_rounding(wide, side) for side in one.sides]
+    value, steady = math.exp(raw(*one.sides).log_ratio), one.steadiness
+    tokens, walls, rounding = zip(*(_of_side(wide, side) for side in one.sides), strict=True)
+    counted = counted_rows(wide, "run_id", STEPS_LOGGED)
+    steps = steps_per_row(counted).groupby(counted["run_id"]).sum()
+    short = [f"{run} ({count_of(int(steps[run]), 'step')})" for run in sorted(one.steps.short)]
+    long = [
+        f"{arm}'s step {step} ({of:.0f} times)"
+        for (side, arm), times in zip(one.named_sides, steady.long, strict=True)
+        for step, of in zip(side.loc[times.index, "step"], times, strict=True)
+    ]
+    falling = [arm for (_, arm), falls in zip(one.named_sides, steady.falling, strict=True) if falls]
+    later, without = steady.later, steady.without_long
+    begins = [((side["step"] - side["n"]) / side["gap"].fillna(1.0)).min() for side in (later.sides if later else ())]
     return {
         "factors": one.factors,
         "baseline": one.baseline,
         "arm": one.arm,
         **one.sizes,
         **dict(zip(RATES[:2], (mean_of_runs(side, side["seconds"]) for side in one.sides), strict=True)),
-        **dict(zip(RATES[2:], map(_tokens_per_s, one.sides), strict=True)),
+        **dict(zip(RATES[2:], tokens, strict=True)),
         "raw_speedup": value,
-        "median_speedup": one.median_ratio,
+        "median_speedup": steady.median_ratio,
         "wall_speedup": value * ratio(*walls),
         "tokens_ratio": tokens_ratio(one),
         "rounding": sum(rounding),
         "by_number": one.steps.by_number,
-        "short_runs": _left_out_runs(wide, one),
-        "warmup_left_out": _fewest_warmup_steps(wide, one),
-        "unequal_work": "; ".join(one.work.differs),
+        "short_runs": join_first(short, 4),
+        "unequal_work": one.work.differs,
         "lengths": one.work.lengths,
         "crossing": crossing(one),
-        **_steadiness(one),
-    }
-
-
-def _steadiness(one: Compared) -> dict[str, Any]:
-    """The arms whose steps still become faster, and the long steps, each with the ratio per step without them."""
-    arms = (one.baseline, one.arm)
-    falling = [arm for arm, falls in zip(arms, one.warm_up.falling, strict=True) if falls]
-    later, without = one.after_warm_up, one.without_long_steps
-    long = [
-        f"{arm}'s step {step} ({of:.0f} times)"
-        for arm, side, times in zip(arms, one.sides, one.long_steps, strict=True)
-        for step, of in zip(side.loc[times.index, "step"], times, strict=True)
-    ]
-    first = min(float(((side["step"] - side["n"]) / side["gap"].fillna(1.0)).min()) for side in later.sides)
-    return {
         "still_falling": " and ".join(falling),
-        "warmup_needed": round(first) if falling else 0,
-        "speedup_after_warmup": math.exp(raw(*later.sides).log_ratio) if falling else math.nan,
+        "warmup_needed": round(min(begins)) if begins else 0,
+        "speedup_after_warmup": math.exp(raw(*later.sides).log_ratio) if later else math.nan,
         "long_steps": join_first(long, MOST_LONG),
-        "speedup_without_long": math.exp(raw(*without.sides).log_ratio) if long and not without.is_empty else math.nan,
+        "speedup_without_long": math.exp(raw(*without.sides).log_ratio) if without else math.nan,
     }
 
 
-def _wall_share(wide: pd.DataFrame, side: pd.DataFrame) -> float:
-    """The wall clock over the time of the steps; NaN where the time between too many steps is not known."""
+def _of_side(wide: pd.DataFrame, side: pd.DataFrame) -> tuple[float, float, float]:
+    """Of the compared steps of one arm: response tokens a second, wall clock over seconds, and the rounding of these.
+
+    Tokens are NaN unless every step has a positive number and threw no completions away; the wall clock is NaN where
+    the time between too many steps is not known. Rounding: how far the logarithm of the seconds may be off.
+    """
+    n, seconds, tokens_per_s, wall = side["n"], side["seconds"] * side["n"], math.nan, math.nan
+    if (side["tokens"] > 0).all() and not side["discarded"].any():
+        tokens_per_s = float((side["tokens"] * n).sum() / seconds.sum())
     between = column_of(wide, side, BETWEEN_STEPS) + column_of(wide, side, OCCASIONAL_S).fillna(0.0)
     known = between.notna()
-    if side["n"][known].sum() < ENOUGH_KNOWN * side["n"].sum():
-        return math.nan
-    seconds, n = side["seconds"][known], side["n"][known]
-    return float(((seconds + between[known]) * n).sum() / (seconds * n).sum())
-
-
-def _rounding(wide: pd.DataFrame, side: pd.DataFrame) -> float:
-    """How far the logarithm of an arm's seconds may be off where each is rounded the same way."""
-    off_s = float((column_of(wide, side, ROUNDING + "step") * side["n"]).sum())
-    step_s = float((side["seconds"] * side["n"]).sum())
-    return -math.log1p(-off_s / step_s) if 0 <= off_s < step_s else math.inf if off_s > 0 else 0.0
+    if n[known].sum() >= ENOUGH_KNOWN * n.sum():
+        wall = float(((side["seconds"] + between) * n)[known].sum() / seconds[known].sum())
+    off_s, step_s = float((column_of(wide, side, ROUNDING + "step") * n).sum()), float(seconds.sum())
+    rounding = -math.log1p(-off_s / step_s) if 0 <= off_s < step_s else math.inf if off_s > 0 else 0.0
+    return tokens_per_s, wall, rounding
 
 
 def phase_speedups(

@@ -28,7 +28,8 @@ BUSY_SHARE = 0.10
 def disturbances(runs: Sequence[Run], wide: pd.DataFrame, plan: PlanRead) -> list[Finding]:
     """All findings: `unequal` where they may explain a difference of two arms, otherwise `odd`."""
     attempts = {run.run_id: _attempts(run) for run in runs if not run.imported}
-    return [*_busy(runs, wide), *_shared(runs), *_apart(runs, attempts, plan)]
+    apart = _apart(runs, attempts, plan) if attempts else ()
+    return [*_busy(runs, wide), *_shared(runs), *apart]
 
 
 def disturbance_verdicts(found: Iterable[Finding]) -> Iterator[Verdict]:

@@ -15,7 +15,7 @@ from common.dotted import lookup
 from common.messages import join_first
 from common.verdicts import Verdict, count_of
 from trainers.logs.hf_work import SAMPLES_PER_STEP
-from trainers.logs.record import STEPS_LOGGED
+from trainers.logs.record import STEPS_LOGGED, StepRecord
 from trainers.registry import discards, discards_if, logged_as
 
 # A mean of single-precision numbers is off by half a unit in its 24th bit; the factor is for its sum.
@@ -104,16 +104,19 @@ def add_known_tokens(
     many; without a declared one it follows from TRL's count of tokens.
     """
     declared = batch if isinstance(batch, int) and batch > 0 else None
-    if uncounted := _uncounted_discards(chosen, config or {}):
-        text = f"{run_id}: no response tokens, because {uncounted}"
+    key = next((key for key in discards_if() if lookup(config or {}, key) is True), "")
+    if key and not any(discards().keys() & c.record.scalars.keys() for c in chosen):
+        text = (
+            f"{run_id}: no response tokens, because its {key} is true, so completions are generated and discarded, and "
+            "no count of them is in the log: their time is in the step, their tokens are not"
+        )
         return [Verdict("warning", "tokens-unknown", text)]
     contradiction = _batch_contradiction(chosen, declared, config or {}) if declared else ""
     counted = counted_completions(chosen) if declared is None else None
     different: list[tuple[int, int]] = []
-    inexact: list[tuple[float, int, float]] = []
-    without = 0
+    without, verdicts = 0, []
     for place, c in enumerate(chosen):
-        scalars, rounding = dict(c.record.scalars), dict(c.record.rounding)
+        scalars, rounding = c.record.scalars, c.record.rounding
         samples = scalars.get(SAMPLES_PER_STEP, math.nan)
         # Rounding means that several whole numbers fit.
         is_exact = samples > 0 and samples.is_integer() and not rounding.get(SAMPLES_PER_STEP)
@@ -121,48 +124,11 @@ def add_known_tokens(
         completions = declared if logged is None else logged
         if logged is not None and declared not in (None, logged):
             different.append((c.record.step, logged))
-        means = {
-            "response_tokens": logged_as("mean_response_length", scalars),
-            "prompt_tokens": "prompt_length/mean",
-        }
-        for name, mean in means.items():
-            if completions is None or mean not in scalars or name in scalars or not scalars[mean] >= 0.0:
-                continue
-            if logged is None and contradiction:
-                without += name == "response_tokens"
-                continue
-            tokens, off = tokens_from_mean(scalars[mean], rounding.get(mean, 0.0), completions)
-            if math.isnan(tokens):
-                continue
-            scalars[name] = tokens
-            if off:
-                rounding[name] = off
-                if name == "response_tokens":
-                    inexact.append((off, -c.record.step, tokens))
-        chosen[place] = replace(c, record=replace(c.record, scalars=scalars, rounding=rounding))
+        if logged is None and contradiction:
+            without += logged_as("mean_response_length", scalars) is not None and "response_tokens" not in scalars
+        elif completions is not None:
+            chosen[place] = replace(c, record=_with_tokens(c.record, completions))
     _add_counted_prompts(chosen)
-    return _token_verdicts(run_id, declared, without, contradiction, different, inexact)
-
-
-def _add_counted_prompts(chosen: list[ChosenStep]) -> None:
-    """Adds the prompts' tokens to the steps that TRL counted: what is not of completions."""
-    for _, counted, _, place in list(_counted_tokens(chosen)):
-        record = chosen[place].record
-        tokens = record.scalars.get("response_tokens", math.nan)
-        if counted > tokens and "prompt_tokens" not in record.scalars:
-            scalars = {**record.scalars, "prompt_tokens": counted - tokens}
-            chosen[place] = replace(chosen[place], record=replace(record, scalars=scalars))
-
-
-def _token_verdicts(
-    run_id: str,
-    declared: int | None,
-    without: int,
-    contradiction: str,
-    different: Sequence[tuple[int, int]],
-    inexact: Sequence[tuple[float, int, float]],
-) -> list[Verdict]:
-    verdicts = []
     if without:
         text = (
             f"{run_id}: no response tokens in {count_of(without, 'step')}, because a step's tokens are not its mean "
@@ -170,31 +136,35 @@ def _token_verdicts(
         )
         verdicts.append(Verdict("warning", "tokens-unknown", text))
     if different:
-        logged = different[0][1]
         text = (
-            f"{run_id}: the declared batch_size is {declared}, but the logged tokens are those of {logged} completions "
-            f"(step {join_first([step for step, _ in different])}); the logged number counts"
+            f"{run_id}: the declared batch_size is {declared}, but the logged tokens are those of {different[0][1]} "
+            f"completions (step {join_first([step for step, _ in different])}); the logged number counts"
         )
         verdicts.append(Verdict("warning", "batch-size-contradicted", text))
-    if inexact:
-        off, negative_step, tokens = max(inexact)
-        text = (
-            f"{run_id}: the tokens of {count_of(len(inexact), 'step')} are sums from rounded means, off by {off:.3g} "
-            f"at most (step {-negative_step}: {tokens:.0f})"
-        )
-        verdicts.append(Verdict("note", "tokens-from-means", text))
     return verdicts
 
 
-def _uncounted_discards(chosen: Sequence[ChosenStep], config: Mapping[str, Any]) -> str:
-    """Why a step's tokens are not those of all that it generated, in an unknown number; empty where they are known."""
-    key = next((key for key in discards_if() if lookup(config, key) is True), "")
-    if not key or any(discards().keys() & c.record.scalars.keys() for c in chosen):
-        return ""
-    return (
-        f"its {key} is true, so completions are generated and discarded, and no count of them is in the log: their "
-        "time is in the step, their tokens are not"
-    )
+def _with_tokens(record: StepRecord, completions: int) -> StepRecord:
+    """A step with the tokens of so many completions and their prompts, where their mean lengths are known."""
+    scalars, rounding = dict(record.scalars), dict(record.rounding)
+    lengths = logged_as("mean_response_length", scalars)
+    for name, mean in (("response_tokens", lengths), ("prompt_tokens", "prompt_length/mean")):
+        if mean in scalars and name not in scalars and scalars[mean] >= 0.0:
+            tokens, off = tokens_from_mean(scalars[mean], rounding.get(mean, 0.0), completions)
+            if not math.isnan(tokens):
+                scalars[name] = tokens
+                rounding |= {name: off} if off else {}
+    return replace(record, scalars=scalars, rounding=rounding)
+
+
+def _add_counted_prompts(chosen: list[ChosenStep]) -> None:
+    """Adds the prompts' tokens to the steps that TRL counted: what is not of completions."""
+    for _, total, _, place in list(_counted_tokens(chosen)):
+        record = chosen[place].record
+        tokens = record.scalars.get("response_tokens", math.nan)
+        if total > tokens and "prompt_tokens" not in record.scalars:
+            scalars = {**record.scalars, "prompt_tokens": total - tokens}
+            chosen[place] = replace(chosen[place], record=replace(record, scalars=scalars))
 
 
 def _batch_contradiction(chosen: Sequence[ChosenStep], batch: int, config: Mapping[str, Any]) -> str:

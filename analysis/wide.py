@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
@@ -13,7 +14,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from analysis.imports.configurations import change_reason
+from analysis.imports.one_run import change_reason
 from analysis.roofline.setup import setup_of
 from analysis.runs import Run
 from common.errors import UserError
@@ -65,10 +66,8 @@ def wide_run(run: Run) -> Columns:
     """
     tidy = run.tidy
     steps, first, row = np.unique(tidy["step"].to_numpy(), return_index=True, return_inverse=True)
-    phases, scalars = (
-        _Grid(tidy.filter(here), row[here.to_numpy()], len(steps))
-        for here in (pc.equal(tidy["kind"], kind) for kind in ("phase", "scalar"))
-    )
+    phases = _grid(tidy, "phase", row, len(steps), "value", "exclusive_s", "rounding")
+    scalars = _grid(tidy, "scalar", row, len(steps), "value")
     if run.tree.root not in phases.names:
         raise UserError(f"none of its steps has the root timer {run.tree.root!r}")
     other = scalars.columns("value")
@@ -84,7 +83,7 @@ def wide_run(run: Run) -> Columns:
     if "truncated_share" in other and run.tree.padded:
         other["truncated_share"] = _truncated_share(other, setup_of(run).max_response_length)
     logged = other.get(STEPS_LOGGED, np.full(len(steps), np.nan))
-    rounding = phases.columns("rounding", ROUNDING) if phases.rounded else {}
+    rounding = phases.columns("rounding", ROUNDING) if "rounding" in phases.tables else {}
     return {
         "run_id": np.full(len(steps), run.run_id, dtype=object),
         "arm": np.full(len(steps), run.arm, dtype=object),
@@ -124,45 +123,47 @@ def _without_occasional(tree: TimerTree, seconds: Columns, own: Columns, roundin
     return {moved.get(name, name): values for name, values in found.items()}
 
 
+@dataclass(frozen=True)
 class _Grid:
-    """The tidy rows of one kind as tables by name and step, NaN where there is no row."""
+    """The tidy rows of one kind, and their columns as tables by name and step, NaN where there is no row."""
 
-    def __init__(self, tidy: pa.Table, row: npt.NDArray[np.intp], steps: int) -> None:
-        name = tidy["name"].combine_chunks()
-        codes, column = np.unique(name.indices.to_numpy(), return_inverse=True)
-        self.tidy, self.at, self.shape = tidy, (column, row), (len(codes), steps)
-        self.names: list[str] = name.dictionary.take(pa.array(codes)).to_pylist()
-
-    def values(self, column: str) -> npt.NDArray[np.float64]:
-        found = np.full(self.shape, np.nan)
-        found[self.at] = self.tidy[column].to_numpy()
-        return found
+    tidy: pa.Table
+    names: list[str]
+    at: tuple[npt.NDArray[np.intp], npt.NDArray[np.intp]]
+    """The place of each tidy row: its name, and its step."""
+    tables: dict[str, npt.NDArray[np.float64]]
 
     def columns(self, column: str, prefix: str = "") -> Columns:
-        return {prefix + name: of for name, of in zip(self.names, self.values(column), strict=True)}
+        return {prefix + name: of for name, of in zip(self.names, self.tables[column], strict=True)}
 
-    @property
-    def rounded(self) -> bool:
-        return not bool(np.isnan(self.tidy["rounding"].to_numpy()).all())
 
-    @property
-    def parent(self) -> npt.NDArray[np.intp]:
-        """The place in `names` of each row's parent; -1 without one."""
-        above, places = self.tidy["parent"].combine_chunks(), {name: n for n, name in enumerate(self.names)}
-        of_category = np.array([*(places.get(one, -1) for one in above.dictionary.to_pylist()), -1], dtype=np.intp)
-        category: npt.NDArray[np.int32] = above.indices.fill_null(-1).to_numpy()
-        return of_category[category]
+def _grid(tidy: pa.Table, kind: str, row: npt.NDArray[np.intp], steps: int, *columns: str) -> _Grid:
+    """The grid of one kind of a run's tidy rows, whose steps have the places `row`; without rounding where none is."""
+    here = pc.equal(tidy["kind"], kind)
+    mine, name = tidy.filter(here), tidy["name"].filter(here).combine_chunks()
+    codes, column = np.unique(name.indices.to_numpy(), return_inverse=True)
+    at, tables = (column, row[here.to_numpy()]), {}
+    for one in columns:
+        values = mine[one].to_numpy()
+        if one != "rounding" or not np.isnan(values).all():
+            tables[one] = np.full((len(codes), steps), np.nan)
+            tables[one][at] = values
+    return _Grid(mine, name.dictionary.take(pa.array(codes)).to_pylist(), at, tables)
 
 
 def _left_out(run: Run, phases: _Grid, other: Columns) -> npt.NDArray[Any]:
     """Why each step cannot count, judged by its own row; "" where it may count."""
-    seconds, own, value = phases.values("value"), phases.values("exclusive_s"), phases.tidy["value"].to_numpy()
-    (_, row), parent = phases.at, phases.parent
+    seconds, own, value = phases.tables["value"], phases.tables["exclusive_s"], phases.tidy["value"].to_numpy()
+    _, row = phases.at
+    # The place of each row's parent; -1 without one.
+    above, places = phases.tidy["parent"].combine_chunks(), {name: n for n, name in enumerate(phases.names)}
+    known = np.array([*(places.get(one, -1) for one in above.dictionary.to_pylist()), -1], dtype=np.intp)
+    parent = known[above.indices.fill_null(-1).to_numpy()]
     has_parent, inner = parent >= 0, np.unique(parent[parent >= 0])
     allowed = np.maximum(TOLERANCE_SHARE * np.abs(seconds), TOLERANCE_S)
-    if phases.rounded:
+    if "rounding" in phases.tables:
         # The largest error of a phase's own seconds: its own rounding and its children's.
-        rounding = np.nan_to_num(phases.values("rounding"))
+        rounding = np.nan_to_num(phases.tables["rounding"])
         allowed += rounding
         np.add.at(allowed, (parent[has_parent], row[has_parent]), rounding[phases.at][has_parent])
     untimed = [name.endswith(f"/{EVALUATION}") and run.tree.is_occasional(name) for name in phases.names]

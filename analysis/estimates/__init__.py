@@ -2,5 +2,5 @@
 
 A ratio is made in this order: compared.py chooses the steps, ratio.py makes one number a run of them and compares the
 arms' numbers, estimate_table.py makes the table and its findings. comparable.py says which arms may be divided,
-looks.py how sure each look at an unfinished experiment must be, gate.py whether a faster arm trains equally well.
+gate.py whether a faster arm trains equally well.
 """

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from analysis.compared import SIZES, Compared, disagrees
 from analysis.estimates.comparable import ALL_COMPARABLE, Comparable
-from analysis.estimates.looks import confidence_at
 from analysis.factors import at
 from analysis.planned import EQUAL_WITHIN, PlanRead
-from analysis.quantiles import CONFIDENCE
+from analysis.quantiles import CONFIDENCE, confidence_at
 from analysis.ratio import NoRatioError, RunNumbers, equal_work, interval, more_runs, raw, reach
-from analysis.steadiness import explained_by_evaluations
 from analysis.verdict.arm_verdict import WIDE, is_too_wide
 from common.verdicts import Verdict, count_of
 
@@ -28,6 +28,8 @@ ESTIMATES = (EQUAL_WORK, PER_STEP)
 FAR = 1.15
 # Fewer runs show no spread, and from this logarithm on long steps decide a ratio.
 LEAST_RUNS, DECIDES_FROM = 2, 0.02
+# Fewer than so many of a run's steps are without an evaluation only if it evaluates more often than any should.
+QUICK = 0.25
 # From this logarithm on two sums of tokens differ by more than the printing of a mean.
 WORK_DIFFERS_FROM = 0.01
 # No engine is so much faster than another: from here on a unit is the likelier cause.
@@ -92,16 +94,13 @@ def estimates(
 
     `overlap` says why there is no equal work, where that is so. Arms are equal within `until`.
     """
-    rows, kept = [], one.without_long_steps
-    steady = samples(one.after_warm_up, overlap) if one.warm_up.rows else {}
-    without = samples(kept, overlap) if any(map(len, one.long_steps)) and not kept.is_empty else {}
+    rows, steady = [], one.steadiness
+    later, without = (samples(other, overlap) if other else {} for other in (steady.later, steady.without_long))
     for name, sample in samples(one, overlap).items():
         if isinstance(sample, NoRatioError):
             row = no_value(name, str(sample), sample.settle)
         else:
-            why_open = _open(one, sample, steady.get(name), without.get(name), confidence)
-            if name == PER_STEP and not why_open:
-                why_open = _open_per_step(one, math.exp(sample.log_ratio))
+            why_open = _open(one, name, sample, later.get(name), without.get(name), confidence)
             row = _row(name, sample, confidence, until, why_open)
         rows.append(row | one.sizes | {"by_clock": one.by_clock})
     return rows
@@ -111,32 +110,35 @@ Other = RunNumbers | NoRatioError | None
 """The numbers over other steps; None where these are all steps."""
 
 
-def _open(one: Compared, sample: RunNumbers, steady: Other, without: Other, confidence: float) -> str:
+def _open(one: Compared, name: str, sample: RunNumbers, later: Other, without: Other, confidence: float) -> str:
     """Why a ratio has no direction, whatever its interval; otherwise "".
 
-    `steady` is after a longer warm-up, `without` without long steps.
+    `later` is after a longer warm-up, `without` without long steps.
     """
-    now = sample.log_ratio
-    if isinstance(steady, RunNumbers):
-        if disagrees(math.exp(now), math.exp(steady.log_ratio)):
+    now, ratio = sample.log_ratio, math.exp(sample.log_ratio)
+    if isinstance(later, RunNumbers):
+        if disagrees(ratio, math.exp(later.log_ratio)):
             return "the steps still become faster, and without them the ratio points to the other arm"
-        if one.fewest_runs < LEAST_RUNS and abs(steady.log_ratio - now) > abs(now) / 2:
+        if one.fewest_runs < LEAST_RUNS and abs(later.log_ratio - now) > abs(now) / 2:
             return "the steps still become faster, and most of the ratio is theirs"
     if isinstance(without, RunNumbers) and abs(without.log_ratio - now) > max(DECIDES_FROM, abs(now) / 2):
         return "a few steps, many times as long as the median, decide the ratio"
-    if one.by_clock and explained_by_evaluations(one.sides, sample, confidence):
-        return "a wall clock includes checkpoints and evaluations, which could explain the difference"
-    return ""
-
-
-def _open_per_step(one: Compared, ratio: float) -> str:
-    """Why a ratio per step has no direction: what lengths explain is taken out at equal work."""
-    if disagrees(ratio, one.median_ratio):
-        return "the median steps point to the other arm"
-    other = one.steps.equal_numbers
-    # A counter of something else, and a log that leaves steps out, look alike.
-    if round(ratio, 2) != 1 and (round(math.exp(other), 2) - 1) * (ratio - 1) <= 0:
-        return "the step counters advance by different gaps, and steps of equal number do not say the same"
+    slower = 0 if now > 0 else 1
+    if one.by_clock and one.sides[slower]["by_clock"].any():
+        # Evaluations and checkpoints lengthen some steps of the slower arm and none of the other's: its quick steps
+        # must be slower, too.
+        quick = np.log(one.sides[slower].groupby("run")["seconds"].quantile(QUICK).to_numpy())
+        low, high = interval(replace(sample, **{("baseline", "arm")[slower]: quick}), confidence)
+        if not (low > 1 if slower == 0 else high < 1):
+            return "a wall clock includes checkpoints and evaluations, which could explain the difference"
+    # What lengths explain is taken out at equal work.
+    if name == PER_STEP:
+        if disagrees(ratio, one.steadiness.median_ratio):
+            return "the median steps point to the other arm"
+        other = one.steps.equal_numbers
+        # A counter of something else, and a log that leaves steps out, look alike.
+        if round(ratio, 2) != 1 and (round(math.exp(other), 2) - 1) * (ratio - 1) <= 0:
+            return "the step counters advance by different gaps, and steps of equal number do not say the same"
     return ""
 
 
@@ -148,31 +150,25 @@ def _is_far(row: Row) -> bool:
 def samples(one: Compared, overlap: str = "") -> dict[str, RunNumbers | NoRatioError]:
     """Each estimate's numbers, one a run; or why it has none."""
     found: dict[str, RunNumbers | NoRatioError] = {}
+    thrown = {
+        name: int(side["discarded"].sum()) for name, side in zip(("the baseline", "the arm"), one.sides, strict=True)
+    }
+    discarded = " and ".join(f"{name} in {count_of(n, 'step')}" for name, n in thrown.items() if n)
+    why, settle = overlap or one.work.why_unequal, "" if overlap else one.work.settle
+    if discarded and not overlap:
+        why = f"completions were thrown away ({discarded}): tokens and lengths are of the rest, the seconds of all"
+        settle = ""
+    elif one.by_clock and not overlap:
+        why, settle = "seconds by the wall clock include checkpoints and evaluations", "logs with a step's time"
     try:
-        if reason := overlap or discarded(one):
-            raise NoRatioError(reason)
-        if one.by_clock:
-            raise NoRatioError(
-                "seconds by the wall clock include checkpoints and evaluations", "logs with a step's time"
-            )
-        if reason := one.work.why_unequal:
-            raise NoRatioError(reason, one.work.settle)
+        if why:
+            raise NoRatioError(why, settle)
         found[EQUAL_WORK] = equal_work(*one.sides)
     except NoRatioError as error:
         lengths = one.work.lengths
         named = f"{error}; {lengths}" if lengths and lengths not in str(error) else str(error)
         found[EQUAL_WORK] = NoRatioError(named, error.settle)
     return found | {PER_STEP: raw(*one.sides)}
-
-
-def discarded(one: Compared) -> str:
-    """Why the compared steps' work is unknown, where completions were thrown away; otherwise ""."""
-    steps = {
-        name: int(side["discarded"].sum()) for name, side in zip(("the baseline", "the arm"), one.sides, strict=True)
-    }
-    shown = " and ".join(f"{name} in {count_of(n, 'step')}" for name, n in steps.items() if n)
-    text = f"completions were thrown away ({shown}): tokens and lengths are of the rest, the seconds of all"
-    return text if shown else ""
 
 
 def _row(name: str, sample: RunNumbers, confidence: float, until: float, why_open: str) -> Row:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import pandas as pd
 
-from analysis.compared import Compared, column_of, mean_of_runs
+from analysis.compared import Compared, column_of
 from analysis.ratio import RunNumbers, means_of_runs, reach
 from analysis.runs import rows_of
 from analysis.wide import REWARD, first_of
@@ -66,24 +66,19 @@ def _row(one: Compared, values: list[pd.Series], quantity: str) -> dict[str, obj
         used = [h & side["step"].isin(known[0] & known[1]) for h, side in zip(has, one.sides, strict=True)]
     else:
         missing, used = [int((~h).sum()) if all(h.any() for h in has) else 0 for h in has], has
-    row = _difference(one, [v[u] for v, u in zip(values, used, strict=True)], WORSE[quantity])
-    if any(missing) and row["verdict"] == ALIKE:
-        row["verdict"] = UNKNOWN
-    return row | {"baseline_missing": missing[0], "arm_missing": missing[1]}
-
-
-def _difference(one: Compared, values: list[pd.Series], worse: int) -> dict[str, object]:
+    values = [v[u] for v, u in zip(values, used, strict=True)]
     sides = [side.loc[v.index] for v, side in zip(values, one.sides, strict=True)]
+    counts = {"baseline_missing": missing[0], "arm_missing": missing[1]}
     if any(side.empty for side in sides):
         nothing = dict.fromkeys(("baseline", "arm_value", "difference", "low", "high"), math.nan)
-        return {**nothing, "verdict": UNKNOWN, "baseline_runs": 0, "arm_runs": 0, "steps": 0}
-    baseline, arm = (mean_of_runs(side, v) for v, side in zip(values, sides, strict=True))
+        return {**nothing, "verdict": UNKNOWN, "baseline_runs": 0, "arm_runs": 0, "steps": 0, **counts}
     runs = [means_of_runs(side, v) for v, side in zip(values, sides, strict=True)]
     sample = RunNumbers(runs[0], runs[1])
+    baseline, arm = float(sample.baseline.mean()), float(sample.arm.mean())
     difference, (half, _) = arm - baseline, reach(sample, CONFIDENCE)
-    verdict, sign = UNKNOWN, WORSE_ARM if difference * worse > 0 else BETTER_ARM
+    verdict, sign = UNKNOWN, WORSE_ARM if difference * WORSE[quantity] > 0 else BETTER_ARM
     if not math.isnan(half):
-        verdict = ALIKE if abs(difference) <= half else sign
+        verdict = (UNKNOWN if any(missing) else ALIKE) if abs(difference) <= half else sign
     elif min(len(v) for v in values) >= LEAST_STEPS_ALONE:
         spread = max(float(v.std()) for v in values)
         verdict = sign if abs(difference) > FAR_APART * spread else UNKNOWN
@@ -97,6 +92,7 @@ def _difference(one: Compared, values: list[pd.Series], worse: int) -> dict[str,
         "baseline_runs": len(sample.baseline),
         "arm_runs": len(sample.arm),
         "steps": int(min(side["n"].sum() for side in sides)),
+        **counts,
     }
 
 
@@ -107,11 +103,6 @@ def worse_arms(gate: pd.DataFrame, baseline: str, arm: str) -> Iterator[tuple[st
             yield arm, row.quantity, row.arm_value, row.baseline
         elif row.verdict == BETTER_ARM:
             yield baseline, row.quantity, row.baseline, row.arm_value
-
-
-def missing_numbers(gate: pd.DataFrame) -> pd.DataFrame:
-    """The rows with numbers that one side misses and the other has."""
-    return gate[(gate["baseline_missing"] > 0) | (gate["arm_missing"] > 0)]
 
 
 def reward_verdicts(wide: pd.DataFrame) -> Iterator[Verdict]:

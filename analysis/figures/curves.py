@@ -12,6 +12,7 @@ import numpy as np
 import pandas as pd
 
 from analysis.factors import factors_label
+from analysis.figures.bars import phase_bars
 from analysis.figures.drawing import (
     GREY,
     WIDTH,
@@ -24,9 +25,10 @@ from analysis.figures.drawing import (
     only_first,
     wrapped,
 )
+from analysis.mismatch import DEFINITIONS, logged_definition
 from analysis.planned import PlanRead
 from analysis.quantiles import students_t
-from analysis.wide import REWARD, first_of
+from analysis.wide import PHASE, REWARD, first_of
 from common.verdicts import count_of
 from trainers.registry import single_rewards
 
@@ -203,3 +205,27 @@ def length_histogram(counts: pd.DataFrame) -> pd.DataFrame:
     # An empty bin at the end closes the outline.
     sums = sums.reindex(range(low, high + width + 1, width)).fillna(0)
     return (sums / sums.sum()).melt(ignore_index=False, var_name="arm", value_name="share").reset_index()
+
+
+def figures_of(plan: PlanRead, tables: Mapping[str, pd.DataFrame], lengths: pd.DataFrame) -> list[Figure]:
+    """The figures of a report's tables and lengths (`Content`), in order, without those that have no data."""
+    wide = tables["steps"]
+    if not len(wide):
+        return []
+    made = [phase_bars(plan, tables)]
+    # One step needs no figure over the steps.
+    if wide["run_id"].duplicated().any():
+        seconds = {"": wide[PHASE + "step"]}
+        made += [
+            over_steps(wide, plan, seconds, "step-time", "Seconds of each step", "seconds per step"),
+            reward_figure(wide, plan),
+            _mismatch_figure(wide, plan),
+            length_figure(wide, plan, lengths),
+        ]
+    return [figure for figure in made if figure is not None]
+
+
+def _mismatch_figure(wide: pd.DataFrame, plan: PlanRead) -> Figure | None:
+    name = logged_definition(wide)
+    title = "How far engine and trainer are apart"
+    return over_steps(wide, plan, {"": wide[name]}, "mismatch", title, DEFINITIONS[name]) if name else None

@@ -12,14 +12,13 @@ import pyarrow as pa
 import yaml
 
 from analysis.collect import in_the_tree, polling_verdicts, timer_verdicts
-from analysis.imports.configurations import change_verdicts, configurations
 from analysis.imports.formats import WANDB, existing_path, read_source
-from analysis.imports.one_run import merged
+from analysis.imports.one_run import change_reason, configurations, merged
 from analysis.imports.step_checks import (
     add_time_between,
     clock_verdicts,
-    drop_foreign_windows,
     hole_verdicts,
+    require_steps,
 )
 from analysis.imports.which_tree import tree_of
 from analysis.runs import SPEC_CHANGED
@@ -35,7 +34,7 @@ from engines.printed import printed_in
 from trainers.logs.hf_rows import BARS_TOO_COARSE, SUPERVISED
 from trainers.logs.hf_work import add_shared_generations
 from trainers.logs.record import TIMERS, WALL, Imported, SourceRead, timers_as_phases
-from trainers.registry import trainer_named, trees_of
+from trainers.registry import trees_of
 from trainers.timers.own import tree_to_json
 from trainers.timers.tree import TimerTree
 
@@ -90,13 +89,13 @@ def run_of(spec: Mapping[str, Any], parts: Sequence[Imported], run_dir: Path) ->
     """
     run_id, facts = spec["run_id"], spec["import"]
     for part in parts:
-        part.read.verdicts += drop_foreign_windows(part, run_id)
+        require_steps(part, run_id)
     step_counts = [len(part.read.records) for part in parts]
     read = merged([part.read for part in parts], run_id)
     add_shared_generations(read, run_id)
     clock = "wall" if any(WALL in record.scalars for record in read.records.values()) else ""
     tree, version, tree_verdicts = tree_of(spec, facts, parts, read)
-    config, later = configurations(parts, trainer_named(spec["trainer"]))
+    config, later = configurations(parts)
     for part in parts:
         part.read = SourceRead()
     chosen = [
@@ -111,8 +110,10 @@ def run_of(spec: Mapping[str, Any], parts: Sequence[Imported], run_dir: Path) ->
         chosen = [replace(c, record=timers_as_phases(c.record)) for c in chosen]
     _require_times(chosen, tree, run_id, verdicts)
     batch_size = facts.get("batch_size") or (spec.get("workload") or {}).get("batch_size")
+    if later:
+        text = f"{run_id}: {change_reason(later)}. These steps are left out: they are of another measurement"
+        verdicts.append(Verdict("warning", "configuration-changed", text))
     verdicts += [
-        *change_verdicts(later, run_id),
         *add_known_tokens(chosen, batch_size, run_id, config),
         *timer_verdicts(chosen, tree, run_id),
         *polling_verdicts(chosen, tree, run_id),

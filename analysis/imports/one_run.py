@@ -1,4 +1,7 @@
-"""Finds out which logs of an arm are one run, and joins the steps of its logs (docs/import.md)."""
+"""Finds out which logs of an arm are one run, joins the steps of its logs, and where it goes on with other settings.
+
+Its steps from there on are another measurement (docs/import.md).
+"""
 
 from __future__ import annotations
 
@@ -10,12 +13,14 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from common.dotted import flatten
+from common.contracts import LaterSettings
+from common.dotted import as_text, flatten
 from common.errors import UserError
-from common.messages import join_first
+from common.messages import join_first, shortened
+from common.redaction import without_secrets
 from common.verdicts import Verdict, count_of
 from trainers.logs.hf_rows import STEP_TIME
-from trainers.logs.record import STEPS_LOGGED, TIMERS, WALL, Imported, SourceRead, StepRecord
+from trainers.logs.record import STEPS_LOGGED, TIMERS, WALL, Imported, LaterConfiguration, SourceRead, StepRecord
 from trainers.logs.restarts import CLOCK_TOLERANCE_S
 from trainers.registry import trainers
 
@@ -28,6 +33,8 @@ _RELATIVE = 1e-9
 _CERTAIN, _ROUNDINGS = 4, 10.0
 # Names that a run keeps when it is started again.
 _IDENTITY = ("seed", "experiment_name", "run_name")
+
+_MOST_SHOWN, _LONGEST_SHOWN = 3, 40
 
 Seconds = Mapping[int, tuple[float, float]]
 """Step -> its seconds, and half a unit of their last digit."""
@@ -86,8 +93,15 @@ def runs_among(read: Mapping[str, Imported]) -> tuple[list[list[str]], list[str]
 
 def two_runs(run: OneRun, part: OneRun) -> str:
     """Why a part does not go on with a run, although its steps would: settings that differ, or clocks; else ""."""
-    for known in [_settings(log) for _, log in run.logs]:
-        for other in [_settings(log) for _, log in part.logs]:
+    packages = {trainer.distribution for trainer in trainers()}
+
+    def facts(log: Imported) -> dict[str, Any]:
+        kept = kept_settings(log.config or log.overrides, identity=True)
+        kept |= {f"the release of {name}": version for name, version in log.versions.items() if name in packages}
+        return kept | ({"the list of GPUs": gpus} if (gpus := log.hardware.get("gpus")) else {})
+
+    for known in [facts(log) for _, log in run.logs]:
+        for other in [facts(log) for _, log in part.logs]:
             for key in sorted(known.keys() & other.keys()):
                 if known[key] != other[key]:
                     return f"{key} is {other[key]}, not {known[key]}"
@@ -99,19 +113,20 @@ def two_runs(run: OneRun, part: OneRun) -> str:
     return "it began before that had ended" if end and start and min(start) < max(end) - CLOCK_TOLERANCE_S else ""
 
 
-def _settings(log: Imported) -> dict[str, Any]:
-    """What a run keeps when it is started again; hosts, places and trackers may change."""
-    names = frozenset().union(*(trainer.bookkeeping for trainer in trainers())).difference(_IDENTITY)
-    config = flatten(log.config) if log.config else log.overrides
+def kept_settings(config: Mapping[str, Any], identity: bool) -> dict[str, Any]:
+    """The settings that a run keeps when it is started again, by dotted key; hosts, places and trackers may change.
+
+    A path is its last part, as its folders may be those of another machine. `identity`: also what names the run.
+    """
+    names = frozenset().union(*(trainer.bookkeeping for trainer in trainers()))
     resumable = [pattern for trainer in trainers() for pattern in trainer.resumable]
-    kept: dict[str, Any] = {
-        key: value
-        for key, value in config.items()
-        if key.rpartition(".")[2] not in names and not any(fnmatchcase(key, pattern) for pattern in resumable)
-    }
-    packages = {trainer.distribution for trainer in trainers()}
-    kept |= {f"the release of {name}": version for name, version in log.versions.items() if name in packages}
-    return kept | ({"the list of GPUs": gpus} if (gpus := log.hardware.get("gpus")) else {})
+    kept: dict[str, Any] = {}
+    for key, value in flatten(config).items():
+        name = key.rpartition(".")[2]
+        may_change = name in names or name.endswith("_dir") or any(fnmatchcase(key, pattern) for pattern in resumable)
+        if identity if name in _IDENTITY or name.endswith("seed") else not may_change:
+            kept[key] = value.rstrip("/").rpartition("/")[2] if isinstance(value, str) else value
+    return kept
 
 
 def tell_the_same_steps(a: SourceRead, b: SourceRead) -> bool:
@@ -222,3 +237,35 @@ def _joined(a: StepRecord, b: StepRecord, run_id: str) -> StepRecord:
     resumed = a.resumed if b.resumed is None else b.resumed or bool(a.resumed)
     time = a.time if a.time is not None else b.time
     return replace(a, scalars=scalars, rounding=rounding, origins=origins, samples=samples, resumed=resumed, time=time)
+
+
+def configurations(parts: Sequence[Imported]) -> tuple[dict[str, Any], list[LaterSettings]]:
+    """A run's first configuration, {} if no source has one, and the later ones that change what a step is.
+
+    Sources of another format than the first with a configuration may write the same settings otherwise: left out.
+    """
+    form = next((part.format for part in parts if part.config), "")
+    found = [
+        one
+        for part in parts
+        if part.format == form and part.config
+        for one in (LaterConfiguration(min(part.read.records, default=0), part.config), *part.later)
+    ]
+    found.sort(key=lambda one: one.from_step)
+    later: list[LaterSettings] = []
+    for one in found[1:]:
+        before, after = (kept_settings(config, identity=False) for config in (found[0].config, one.config))
+        both = {key: [before.get(key), after.get(key)] for key in sorted(before.keys() | after.keys())}
+        if changed := {key: values for key, values in both.items() if values[0] != values[1]}:
+            resolved = without_secrets(one.config)
+            later.append({"from_step": one.from_step, "changed": without_secrets(changed), "resolved": resolved})
+    return found[0].config if found else {}, later
+
+
+def change_reason(later: Sequence[LaterSettings]) -> str:
+    """Why the steps from the first change on do not count."""
+    changed = later[0]["changed"].items()
+    texts = [[shortened("nothing" if one is None else as_text(one), _LONGEST_SHOWN) for one in of] for _, of in changed]
+    shown = [f"{key} {a} to {b}" for (key, _), (a, b) in zip(changed, texts, strict=True)]
+    more = f" and {len(shown) - _MOST_SHOWN} more" if len(shown) > _MOST_SHOWN else ""
+    return f"from step {later[0]['from_step']} on another configuration: {', '.join(shown[:_MOST_SHOWN])}{more}"

@@ -27,34 +27,21 @@ BETWEEN_SHARE = 0.1
 WHOLE_SECONDS_OFF_S = 1.0
 
 
-def drop_foreign_windows(part: Imported, run_id: str) -> list[Verdict]:
-    """Leaves out `steps_logged` where it is no number of steps: a user's scalar may have that name.
+def require_steps(part: Imported, run_id: str) -> None:
+    """`UserError` for a step whose number is too high for the tables.
 
-    `UserError` for a step whose number is too high for the tables.
+    A user's scalar may have the name `steps_logged`: where it is no number of steps it is left out.
     """
     steps = part.read.records
-    bad = []
     if (last := max(steps, default=0)) > HIGHEST_STEP:
         raise UserError(
             f"run {run_id}: {steps[last].file}:{steps[last].line} is of step {last}, and {HIGHEST_STEP} is the highest "
             "that can be read. The line is damaged, or counts something else: correct it, or leave it out"
         )
     for step, record in steps.items():
-        logged = record.scalars.get(STEPS_LOGGED, 1.0)
-        if logged >= 1.0 and logged.is_integer():
-            continue
-        bad.append(step)
-        scalars, rounding, origins = dict(record.scalars), dict(record.rounding), dict(record.origins)
-        for named in (scalars, rounding, origins):
-            named.pop(STEPS_LOGGED, None)
-        steps[step] = replace(record, scalars=scalars, rounding=rounding, origins=origins)
-    if not bad:
-        return []
-    text = (
-        f"{run_id}: the scalar {STEPS_LOGGED} of {count_of(len(bad), 'step')} (step {join_first(bad)}) "
-        "is left out: in the tables this name is the number of steps of which a record is the mean. Rename the scalar"
-    )
-    return [Verdict("warning", "name-taken", text)]
+        if not (logged := _window(record)) >= 1.0 or not logged.is_integer():
+            kept = {name: value for name, value in record.scalars.items() if name != STEPS_LOGGED}
+            steps[step] = replace(record, scalars=kept)
 
 
 def hole_verdicts(chosen: Sequence[ChosenStep], run_id: str) -> list[Verdict]:
@@ -69,15 +56,10 @@ def hole_verdicts(chosen: Sequence[ChosenStep], run_id: str) -> list[Verdict]:
         text = f"{run_id}: only every {every}th step is there, from {steps[0]} to {steps[-1]}"
         return [Verdict("note", "steps-apart", text)]
     windows = [int(c.record.scalars.get(STEPS_LOGGED, every)) for c in chosen[1:]]
-    holes = [hole for (a, b), w in zip(pairwise(steps), windows, strict=True) if (hole := range(a + w, b, w))]
-    count = sum(map(len, holes))
-    if count <= 10:
-        shown = ", ".join(str(step) for hole in holes for step in hole)
-    else:
-        each = [f"{hole[0]} to {hole[-1]}" if len(hole) > 1 else str(hole[0]) for hole in holes[:10]]
-        shown = ", ".join(each) + (", …" if len(holes) > 10 else "")
-    missing = f"{count_of(count, 'step')} between {steps[0]} and {steps[-1]} {'is' if count == 1 else 'are'}"
-    text = f"{run_id}: {missing} in none of its sources ({shown}); the others count"
+    missing = [step for (a, b), w in zip(pairwise(steps), windows, strict=True) for step in range(a + w, b, w)]
+    many = f"{count_of(len(missing), 'step')} between {steps[0]} and {steps[-1]}"
+    verb = "is" if len(missing) == 1 else "are"
+    text = f"{run_id}: {many} {verb} in none of its sources ({join_first(missing)}); the others count"
     return [Verdict("warning", "missing-steps", text)]
 
 

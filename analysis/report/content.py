@@ -86,7 +86,7 @@ class Content:
     def figures(self) -> list[Figure]:
         """The figures, drawn on first use."""
         # Altair takes a second to load, and a verdict needs no figure.
-        from analysis.figures.of_report import figures_of
+        from analysis.figures.curves import figures_of
 
         return figures_of(self.plan, self.tables, self.lengths)
 

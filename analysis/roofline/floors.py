@@ -44,6 +44,10 @@ def with_floors(wide: pd.DataFrame, runs: Sequence[Run], baseline: str = "") -> 
     """
     setups = {run.run_id: setup_of(run) for run in runs}
     roofs = pd.DataFrame.from_dict({key: roof_of(of) for key, of in setups.items()}, orient="index", columns=ROOF)
+    # A trainer may log such a scalar.
+    kept = wide.drop(columns=[name for name in (EFFICIENCY, EQUAL_FLOOR_S) if name in wide])
+    if roofs.isna().all(axis=None):
+        return kept.assign(**{EFFICIENCY: np.nan, EQUAL_FLOOR_S: np.nan}), list(_setup_verdicts(setups, runs))
     own = roofs.reindex(wide["run_id"]).set_index(wide.index)
     counted = wide["counted"].to_numpy(bool)
     of_baseline = own[counted & (wide["arm"] == baseline)].groupby(wide["factors"], sort=False).agg(_only)
@@ -66,7 +70,6 @@ def with_floors(wide: pd.DataFrame, runs: Sequence[Run], baseline: str = "") -> 
     known &= ~arms.isin(arms[above]).to_numpy()
     equal = known & all_logged & np.isfinite(equal_s)
     columns = {EFFICIENCY: np.where(known, share, np.nan), EQUAL_FLOOR_S: np.where(equal, equal_s, np.nan)}
-    kept = wide.drop(columns=[name for name in columns if name in wide])  # a trainer may log such a scalar
     too_high = wide[above].assign(arm=arms[above], share=share[above], seconds=seconds[above])
     return kept.assign(**columns), [*_setup_verdicts(setups, runs), *_too_high(too_high)]
 

@@ -12,9 +12,8 @@ import pandas as pd
 
 from analysis.compared import disagrees, outliers_decide
 from analysis.estimates.estimate_table import EQUAL_WORK, PER_STEP, disagreement, what_differs
-from analysis.estimates.gate import LABELS, UNKNOWN, missing_numbers, worse_arms
+from analysis.estimates.gate import LABELS, UNKNOWN, worse_arms
 from analysis.mismatch import BOUNDS, Mismatch
-from analysis.runs import rows_of
 from analysis.verdict.arm_verdict import WIDE, Caveat, Kind, ratio_text
 from analysis.verdict.claim import Claim
 from common.findings import Finding, Preflight
@@ -167,10 +166,9 @@ def _of_terms(place: JudgedPlace) -> Iterator[Doubt]:
     for arm, quantity, own, other in worse_arms(place.gate, *place.arms):
         # The numbers of a sweep are many.
         yield "gate", {"arm": arm, "what": LABELS[quantity] + f" ({own:.3g} against {other:.3g})" * place.alone}
-    if names := ", ".join(
-        LABELS[row.quantity] for row in rows_of(missing_numbers(place.gate)) if row.verdict == UNKNOWN
-    ):
-        yield "gate-open", {"names": names}
+    missing = (place.gate["baseline_missing"] > 0) | (place.gate["arm_missing"] > 0)
+    if unknown := [LABELS[name] for name in place.gate.loc[missing & (place.gate["verdict"] == UNKNOWN), "quantity"]]:
+        yield "gate-open", {"names": ", ".join(unknown)}
     for finding in place.unequal:
         if finding.scope:
             yield "scope", {"what": finding.what, "why": finding.why, "settle": finding.settle}
@@ -185,12 +183,12 @@ def _of_terms(place: JudgedPlace) -> Iterator[Doubt]:
         yield "terms", {"what": what or join_first(codes, MOST_NAMES), "effect": effect, "settle": "; ".join(remedies)}
     if place.preflight is None or not place.preflight.ledger:
         yield "no-preflight" if place.preflight is None else "no-ledger", {}
-    elif unknown := list(dict.fromkeys(row.setting for row in place.preflight.rows("unverifiable"))):
+    elif settings := list(dict.fromkeys(row.setting for row in place.preflight.rows("unverifiable"))):
         yield (
             "unverified",
             {
-                "count": f"{len(unknown)} of {len(place.preflight.ledger)}",
-                "names": join_first(unknown, 2),
+                "count": f"{len(settings)} of {len(place.preflight.ledger)}",
+                "names": join_first(settings, 2),
             },
         )
 

@@ -10,8 +10,8 @@ from analysis.compared import Compared, compared
 from analysis.counted import wide_steps
 from analysis.estimates.comparable import comparable
 from analysis.estimates.estimate_table import estimates, samples
-from analysis.estimates.looks import confidence_at
 from analysis.planned import read_plan
+from analysis.quantiles import confidence_at
 from analysis.ratio import RunNumbers, reach
 from analysis.roofline.floors import with_floors
 from analysis.runs import read_runs

@@ -26,7 +26,7 @@ def drawn():
 def undrawn(request, monkeypatch):
     """Reports without figures: most of a small report's time is their drawing, and a test of numbers needs none."""
     if "drawn" not in request.fixturenames:
-        monkeypatch.setattr("analysis.figures.of_report.figures_of", lambda *_: [])
+        monkeypatch.setattr("analysis.figures.curves.figures_of", lambda *_: [])
 
 
 @pytest.fixture(scope="session")

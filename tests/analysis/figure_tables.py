@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from analysis.figures.of_report import figures_of
+from analysis.figures.curves import figures_of
 from analysis.planned import PlanRead
 
 ESTIMATES = ("equal_work", "per_step")

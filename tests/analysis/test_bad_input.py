@@ -43,7 +43,7 @@ DRAWN = ("an empty run", "other GPUs", "one step", "no samples")
 @pytest.mark.parametrize("name", CASES)
 def test_bad_input_is_named_and_never_in_a_number(tmp_path, monkeypatch, name):
     if name not in DRAWN:
-        monkeypatch.setattr("analysis.figures.of_report.figures_of", lambda *_: [])
+        monkeypatch.setattr("analysis.figures.curves.figures_of", lambda *_: [])
     runs, expected, divided = CASES[name]
     found = content(case(tmp_path, *runs))
     codes = {v.code for v in found.verdicts}

@@ -7,8 +7,7 @@ import pytest
 from test_comparison import ARMS, results, row
 
 from analysis.compared import compared
-from analysis.comparison_tables import comparison_table
-from analysis.counted import wide_steps
+from analysis.counted import WARMUP, wide_steps
 from analysis.estimates.comparable import comparable
 from analysis.estimates.estimate_table import estimate_table
 from analysis.planned import read_plan
@@ -146,7 +145,7 @@ def test_a_log_that_begins_after_the_warm_up_is_told(tmp_path):
     late = [make_results.with_steps(run, lambda steps: steps.assign(step=steps["step"] + 100)) for run in runs]
     for some, left_out in ((runs, 1), (late, 0)):
         wide, verdicts = wide_steps(some, plan.warmup_steps)
-        assert comparison_table(wide, compared(wide, plan))[0]["warmup_left_out"].tolist() == [left_out]
+        assert (wide["left_out"] == WARMUP).groupby(wide["arm"]).sum().tolist() == [left_out] * 2
         assert [v.code for v in verdicts] == ([] if left_out else ["no-warmup-left-out"] * 2)
     assert "its first step is 101, after the warm-up (1 step), so no step of it" in verdicts[0].text
     assert not wide_steps(late, 0)[1]

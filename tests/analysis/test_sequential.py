@@ -7,11 +7,10 @@ import pandas as pd
 import pytest
 from make_results import realistic
 
-from analysis.compared import Compared, common_of
-from analysis.estimates.looks import confidence_at
+from analysis.compared import COLUMNS, Compared, common_of
+from analysis.quantiles import confidence_at
 from analysis.ratio import RunNumbers, reach
 from analysis.verdict.look_at import look_at, sequential_verdict
-from analysis.work import COLUMNS
 from common.verdicts import FIRST_LOOK
 
 STEPS = 10

@@ -18,9 +18,8 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from analysis.compared import Compared, common_of
+from analysis.compared import MEAN_LENGTH, PROMPTS, RESPONSES, TOOLS, TURNS, Compared, common_of
 from analysis.ratio import FLOOR, LENGTHS
-from analysis.work import MEAN_LENGTH, PROMPTS, RESPONSES, TOOLS, TURNS
 
 SECONDS = "seconds"
 LONGEST, TOKENS = LENGTHS

@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from analysis.imports.configurations import configurations
+from analysis.imports.one_run import configurations
 from analysis.sources.wandb_facts import git_in, hardware_in
 from analysis.sources.wandb_files import read_wandb_offline_folder, records
 from analysis.sources.wandb_rows import History, steps_of, steps_of_lives
