@@ -11,9 +11,7 @@ rule train:
         stack=ancient(
             lambda wildcards: PLAN.needed_files(wildcards.run_id, PLAN.stack_file)
         ),
-        checked=lambda wildcards: PLAN.needed_files(
-            wildcards.run_id, PLAN.checked_file
-        ),
+        checked=lambda wildcards: PLAN.needed_files(wildcards.run_id, PLAN.checked_file),
         inputs=lambda wildcards: PLAN.needed_files(wildcards.run_id, PLAN.inputs_file),
         # While something is impossible, nothing is trained. This is not preflight.json, which every change of the plan
         # rewrites: a plain input would train finished runs again, and with ancient() Snakemake does not look at a run's

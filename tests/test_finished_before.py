@@ -7,8 +7,15 @@ from pathlib import Path
 
 import pytest
 
+from common.files import write_json
+from workflow.config.finished_before import finished_before, take_over
+from workflow.config.plan import load_plan
+from workflow.runs.history import finished_attempt
+from workflow.runs.paths import RunPaths
+
 from .patience import run
 from .quick_site import QuickSite
+from .two_arms import two_arms
 
 FILES = ("spec.json", "done.json")
 
@@ -64,6 +71,59 @@ def test_another_name_of_a_finished_run_trains_nothing(site):
     done = json.loads((site.results / "runs" / "hf-max_response_length=24-s0" / "done.json").read_text())
     assert done["trained_as"]["run"] == "results/small/runs/transformers-max_response_length=24-save_steps=1-s0"
     assert done["trained_as"]["attempt"] == 1
+
+
+def finished(plan, run_id, attempts=1):
+    """The files of a run that its last attempt finished."""
+    run = plan.runs[run_id]
+    for number in range(1, attempts + 1):
+        folder = Path(plan.folder) / "runs" / run_id / "attempts" / str(number)
+        names = {"run_id": run_id, "fingerprint": run.fingerprint, "attempt": number}
+        write_json(folder / "spec.json", run.spec)
+        write_json(folder / "attempt.json", names | {"inputs_sha256": {"data_sha256": "d"}})
+        write_json(folder / "metrics.jsonl", {"step": number, "of": run_id})
+    last = {"last_step": run.spec["workload"].get("steps", 4), "inputs": {"data_sha256": "d"}, "started": 1.0}
+    write_json(folder / "done.json", names | last | {"finished": float(len(run_id))})
+
+
+def test_arms_may_change_names_and_a_resumed_run_takes_all_its_attempts(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    raw = two_arms() | {"seeds": [0]}
+    before = load_plan(raw)
+    finished(before, "transformers-s0")
+    finished(before, "vllm-s0", attempts=2)
+    swapped = dict(zip(raw["arms"], reversed(raw["arms"].values()), strict=True))
+    plan = load_plan(raw | {"arms": swapped})
+    take_over(plan)
+    assert capsys.readouterr().err.count("finished before, as ") == 2
+    for run_id, other, numbers in (("transformers-s0", "vllm-s0", (2, 3)), ("vllm-s0", "transformers-s0", (3,))):
+        run = RunPaths(Path(plan.folder) / "runs" / run_id)
+        attempt = finished_attempt(run, plan.runs[run_id].fingerprint, inputs={"data_sha256": "d"})
+        assert attempt.number == numbers[-1] and json.loads(attempt.done.read_text())["trained_as"]["run"].endswith(
+            other
+        )
+        assert [json.loads(run.attempt(number).metrics.read_text())["of"] for number in numbers] == [other] * len(
+            numbers
+        )
+        assert json.loads(attempt.spec.read_text()) == plan.runs[run_id].spec
+        # The old one is as it was.
+        assert finished_attempt(run, before.runs[run_id].fingerprint).number == len(numbers) % 2 + 1
+    take_over(plan)
+    assert "finished before" not in capsys.readouterr().err, "it is this run's own now"
+
+
+def test_a_scripts_run_counts_in_its_experiment_only(tmp_path, monkeypatch):
+    """What its script reads is not hashed."""
+    monkeypatch.chdir(tmp_path)
+    Path("run.sh").write_text("python train.py --engine vllm\n")
+    options = {"script": str(tmp_path / "run.sh"), "words": ["engine=sglang"]}
+    raw = {"experiment": "x", "baseline": "a", "seeds": [0]}
+    raw["arms"] = {"a": {"trainer": "command", "engine": "sglang", "options": options}}
+    plan = load_plan(raw)
+    finished(plan, "a-s0")
+    renamed = load_plan(raw | {"baseline": "b", "arms": {"b": raw["arms"]["a"]}})
+    assert list(finished_before(renamed)) == ["b-s0"]
+    assert finished_before(load_plan(raw | {"experiment": "y"})) == {}
 
 
 @pytest.mark.full("whole workflows by snakemake")
