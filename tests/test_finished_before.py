@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from common.files import write_json
+from workflow.config.entry import _unfinished
 from workflow.config.finished_before import finished_before, take_over
 from workflow.config.plan import load_plan
 from workflow.runs.history import finished_attempt
@@ -108,6 +109,7 @@ def test_arms_may_change_names_and_a_resumed_run_takes_all_its_attempts(tmp_path
         assert json.loads(attempt.spec.read_text()) == plan.runs[run_id].spec
         # The old one is as it was.
         assert finished_attempt(run, before.runs[run_id].fingerprint).number == len(numbers) % 2 + 1
+    assert _unfinished(plan) == [], "no GPU is needed for them"
     take_over(plan)
     assert "finished before" not in capsys.readouterr().err, "it is this run's own now"
 

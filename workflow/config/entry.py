@@ -28,6 +28,8 @@ from workflow.head.train_rule import require_requests
 from workflow.preflight import require_possible
 from workflow.preflight.cases import first_of_each_case
 from workflow.runs.experiment import is_trained
+from workflow.runs.history import finished_attempt, steps_of
+from workflow.runs.paths import RunPaths
 from workflow.slurm.site import read_site, site_of, unknown_profile
 from workflow.start import loading
 
@@ -170,7 +172,14 @@ def require_requests_of(workflow: Any, plan: Plan, starts: bool = False) -> None
 
 
 def _unfinished(plan: Plan) -> list[PlannedRun]:
-    return [run for run_id, run in plan.runs.items() if not is_trained(plan, run_id)]
+    """The runs that are still to be trained: of one whose done.json is missing an attempt may have finished."""
+    folder = Path(plan.folder) / "runs"
+    return [
+        run
+        for run_id, run in plan.runs.items()
+        if not is_trained(plan, run_id)
+        and finished_attempt(RunPaths(folder / run_id), run.fingerprint, steps_of(run.spec)) is None
+    ]
 
 
 def require_startable(workflow: Any, plan: Plan) -> None:
