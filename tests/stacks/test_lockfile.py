@@ -42,6 +42,28 @@ APART = {
     ("swift-vllm", "swift-transformers"): set(),
     ("swift-vllm-cpu", "trl-vllm-cpu"): SWIFTS - {"peft"},
     ("swift-vllm", "trl-vllm"): SWIFTS,
+    # Both engines have the torch and transformers of one release: SGLang's newest for vLLM's torch.
+    ("trl-vllm", "trl-sglang"): {
+        "compressed-tensors",
+        "fastapi",
+        "flashinfer-python",
+        "humming-kernels",
+        "lark",
+        "llguidance",
+        "numba",
+        "nvidia-cutlass-dsl",
+        "nvidia-cutlass-dsl-libs-base",
+        "nvidia-cutlass-dsl-libs-core",
+        "nvidia-cutlass-dsl-libs-cu12",
+        "nvidia-cutlass-dsl-libs-cu13",
+        "openai",
+        "outlines-core",
+        "protobuf",
+        "python-dateutil",
+        "quack-kernels",
+        "sentencepiece",
+        "torchcodec",
+    },
     ("verl04-vllm", "verl04-sglang"): {"xgrammar"},
     ("verl09-vllm", "verl09-sglang"): {
         *("flashinfer-cubin", "flashinfer-python", "llguidance", "nvidia-cutlass-dsl", "nvidia-cutlass-dsl-libs-base"),
@@ -60,11 +82,13 @@ def test_two_stacks_differ_only_where_an_engine_or_trainer_forces_it(pair):
 
 
 def test_stacks_for_gpus_have_the_releases_that_are_trained_with_on_a_cpu():
-    for engine, package in (("vllm", "vllm-cpu"), ("sglang", "sglang")):
+    for engine in ("vllm", "sglang"):
         of_gpu, of_cpu = versions(f"trl-{engine}"), versions(f"trl-{engine}-cpu")
-        assert of_gpu[engine] == of_cpu[package]
-        for name in ("trl", "accelerate", "datasets", "math-verify", "numpy", "wandb"):
+        for name in ("trl", "transformers", "accelerate", "datasets", "math-verify", "numpy", "wandb"):
             assert of_gpu[name] == of_cpu[name]
+    assert versions("trl-vllm")["vllm"] == versions("trl-vllm-cpu")["vllm-cpu"]
+    # 0.5.23 asks for another torch, which the stack for CPUs replaces.
+    assert [versions(name)["sglang"] for name in ("trl-sglang", "trl-sglang-cpu")] == ["0.5.21", "0.5.23"]
     assert versions("trl-vllm")["torch"] == versions("trl-vllm-cpu")["torch"].removesuffix("+cpu")
 
 
