@@ -217,8 +217,7 @@ def _close(current: _OpenLine | None, path: Path) -> list[_Line]:
     if TIMERS + "step" not in scalars:
         cut = f", cut off after {current.last.line_chars} characters" if at_the_cut else ""
         why = (
-            "the capture truncated the line (wandb's console keeps 4096 characters), a terminal wrapped it, or the run "
-            "ended in it. "
+            "the capture truncated the line (wandb's keeps 4096 characters) or wrapped it, or the run ended in it. "
             "Import the trainer's own log, the wandb run or verl's file logger instead, or as well"
         )
         if old := [name for name in scalars if name.startswith(_TIMERS_OF_0_1)]:
