@@ -24,7 +24,7 @@ from analysis.imports.which_tree import tree_of
 from analysis.runs import SPEC_CHANGED
 from analysis.steps import ChosenStep, step_tables, write_steps
 from analysis.tokens import add_known_tokens
-from common.contracts import ImportedFile, SpecFile
+from common.contracts import ImportedFile, LaterSettings, SpecFile
 from common.errors import UserError
 from common.files import file_sha256, fingerprint_of, write_bytes
 from common.redaction import without_secrets
@@ -109,18 +109,7 @@ def run_of(spec: Mapping[str, Any], parts: Sequence[Imported], run_dir: Path) ->
     else:
         chosen = [replace(c, record=timers_as_phases(c.record)) for c in chosen]
     _require_times(chosen, tree, run_id, verdicts)
-    batch_size = facts.get("batch_size") or (spec.get("workload") or {}).get("batch_size")
-    if later:
-        text = f"{run_id}: {change_reason(later)}. These steps are left out: they are of another measurement"
-        verdicts.append(Verdict("warning", "configuration-changed", text))
-    verdicts += [
-        *add_known_tokens(chosen, batch_size, run_id, config),
-        *timer_verdicts(chosen, tree, run_id),
-        *polling_verdicts(chosen, tree, run_id),
-        *hole_verdicts(chosen, run_id),
-        *clock_verdicts(chosen, run_id),
-        *add_time_between(chosen, run_id),
-    ]
+    verdicts += _step_verdicts(spec, chosen, tree, config, later)
     verdicts = list(dict.fromkeys(verdicts))
     metadata: dict[str, Any] = {"timers": tree.name, "attempts": [1], "verdicts": [v.as_dict() for v in verdicts]}
     if tree not in trees_of(tree.trainer):
@@ -133,6 +122,27 @@ def run_of(spec: Mapping[str, Any], parts: Sequence[Imported], run_dir: Path) ->
     if later:
         imported["later"] = later
     return RunRead(step_tables(cast(SpecFile, spec), run_dir, chosen, tree, metadata), imported, tree, verdicts)
+
+
+def _step_verdicts(
+    spec: Mapping[str, Any],
+    chosen: list[ChosenStep],
+    tree: TimerTree,
+    config: Mapping[str, Any],
+    later: Sequence[LaterSettings],
+) -> Iterator[Verdict]:
+    """The findings about a run's steps, to which their tokens and the time between them are added."""
+    run_id = spec["run_id"]
+    batch_size = spec["import"].get("batch_size") or (spec.get("workload") or {}).get("batch_size")
+    if later:
+        text = f"{run_id}: {change_reason(later)}. These steps are left out: they are of another measurement"
+        yield Verdict("warning", "configuration-changed", text)
+    yield from add_known_tokens(chosen, batch_size, run_id, config)
+    yield from timer_verdicts(chosen, tree, run_id)
+    yield from polling_verdicts(chosen, tree, run_id)
+    yield from hole_verdicts(chosen, run_id)
+    yield from clock_verdicts(chosen, run_id)
+    yield from add_time_between(chosen, run_id)
 
 
 def import_run(spec: Mapping[str, Any], run_dir: Path, cache: Path = CACHE) -> tuple[Iterator[pa.Table], ImportedFile]:
