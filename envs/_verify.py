@@ -53,55 +53,55 @@ class Probe:
 def main(probes: list[Probe], arguments: list[str] | None = None) -> int:
     """Writes the verdict to --out; 0 when every check passed, 1 otherwise.
 
-    What is not given on the command line is taken from the folder of the program and from the stack's verify.json,
-    so that a process of the stack needs `verify.py --gpu --out <file>` only.
+    The lock is that beside the program, and the stack's verify.json says the rest: a process of the stack needs
+    `verify.py --gpu --out <file>` only.
     """
     given = _parser().parse_args(arguments)
     if given.probe:
         return _one_probe(probes, given.probe, given.out)
     folder = Path(sys.modules["__main__"].__file__ or ".").resolve().parent
-    built = _built(given)
-    lock = given.lock or folder / "requirements.lock"
-    backend = given.backend or built.get("backend", "uv")
-    cuda = given.cuda or built.get("cuda")
-    conda = json.loads(given.conda.read_text(encoding="utf-8")) if given.conda else built.get("conda", [])
-    run = json.loads(given.run) if given.run else built.get("run", {})
-    origin = json.loads(given.origin.read_text(encoding="utf-8")) if given.origin else built.get("origin", {})
-    packages, pins = installed(), pinned(lock)
     python = ".".join(platform.python_version_tuple()[:2])
-    checks = [check("python", given.python_version or built.get("python_release", python), python, "stack.yaml")]
-    checks += _package_checks(packages, pins, lock.name, conda)
-    if "state" not in origin:  # an environment as found may have been edited before
-        since = 0.0 if given.lock_id or not built else _verdict(given).stat().st_mtime
+    facts, since = _facts(given, {"stack": folder.name, "python_release": python})
+    lock, cuda, run = given.lock or folder / "requirements.lock", facts["cuda"], facts["run"]
+    packages, pins = installed(), pinned(lock)
+    checks = [check("python", facts["python_release"], python, "stack.yaml")]
+    checks += _package_checks(packages, pins, lock.name, facts["conda"])
+    if "state" not in facts["origin"]:  # an environment as found may have been edited before
         checks += _file_checks(pins, lock.name, since)
-    checks = [_unless_accepted(one, origin.get("accepted", {})) for one in checks]
+    checks = [_unless_accepted(one, facts["origin"].get("accepted", {})) for one in checks]
     checks += [check(name, "yes", why or "yes", "stack.yaml") for name, why in run_time_troubles(run).items()]
     if given.gpu or cuda is None:  # a login node need not have what compute nodes need
-        checks += _need_checks(run.get("needs", []), cuda, backend == "uv" and (folder / "conda-lock.yml").is_file())
-    chosen = [probe for probe in probes if probe.backend in {None, backend} and (given.gpu or not probe.gpu)]
+        layer = facts["backend"] == "uv" and (folder / "conda-lock.yml").is_file()
+        checks += _need_checks(run.get("needs", []), cuda, layer)
+    chosen = [one for one in probes if one.backend in {None, facts["backend"]} and (given.gpu or not one.gpu)]
     checks += _probe_checks(chosen, pins, lock.name, cuda)
-
-    ids = {name: getattr(given, name) or built.get(name) for name in ("stack", "lock_id", "verify_id")}
     verdict = {
-        **ids,
-        "stack": ids["stack"] or folder.name,
+        **facts,
         "ok": all(each["ok"] for each in checks),
         "python": platform.python_version(),
         "python_release": python,
         "platform": sysconfig.get_platform(),
-        "backend": backend,
-        "state": origin.get("state", "built"),
-        "origin": origin,
-        "cuda": cuda,
+        "state": facts["origin"].get("state", "built"),
         "nvcc": nvcc_release(),
         "gpu": given.gpu,
         "checks": checks,
         "packages": packages,
-        "conda": conda,
-        "run": run,
     }
     _write(given.out, verdict)
     return 0 if verdict["ok"] else 1
+
+
+def _facts(given: argparse.Namespace, defaults: dict[str, Any]) -> tuple[dict[str, Any], float]:
+    """What the builder says of the environment, or the stack's verify.json, and then that file's time."""
+    # Not resolved: what was recorded as found is reached through a link, beside which the verdict lies.
+    path = given.built or Path(sys.prefix).parent / "verify.json"
+    known = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    defaults |= {"lock_id": None, "verify_id": None, "backend": "uv", "cuda": given.cuda}
+    defaults |= {"conda": [], "run": {}, "origin": {}}
+    facts = {key: known.get(key, default) for key, default in defaults.items()}
+    if given.origin:
+        facts["origin"] = json.loads(given.origin.read_text(encoding="utf-8"))
+    return facts, path.stat().st_mtime if "checks" in known else 0.0
 
 
 def _package_checks(
@@ -179,33 +179,11 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--gpu", action="store_true", help="on a compute node: run what needs a GPU, too")
     parser.add_argument("--lock", type=Path)
-    parser.add_argument("--stack")
-    parser.add_argument("--lock-id")
-    parser.add_argument("--python-version", help="feature release, as in 3.11")
-    parser.add_argument("--verify-id", help="what the builder knows this program's text by")
-    parser.add_argument("--backend", choices=["conda", "uv", "pip"])
-    parser.add_argument("--cuda", help="CUDA's release that the stack declares, as in 12.4")
-    parser.add_argument("--conda", type=Path, help="JSON list of the conda lock's packages")
-    parser.add_argument("--run", help="the run-time paths, caches and needs of the stack, as JSON")
-    parser.add_argument("--built", type=Path, help="the stack's verify.json, if it is not beside this environment")
+    parser.add_argument("--built", type=Path, help="what the builder knows, as JSON (default: the stack's verify.json)")
+    parser.add_argument("--origin", type=Path, help="JSON: what an environment as found is")
+    parser.add_argument("--cuda", help="CUDA's release, as in 12.4, where there is no verify.json")
     parser.add_argument("--probe", help="run this probe alone and write its outcome: what a check with a limit does")
-    parser.add_argument("--origin", type=Path, help="JSON: where a registered stack comes from, what was accepted")
     return parser
-
-
-def _built(given: argparse.Namespace) -> dict[str, Any]:
-    if given.lock_id:  # the builder tells everything itself
-        return {}
-    path = _verdict(given)
-    if path.is_file():
-        found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        return found
-    return {}
-
-
-def _verdict(given: argparse.Namespace) -> Path:
-    # Not resolved: what was recorded as found is reached through a link, beside which the verdict lies.
-    return given.built or Path(sys.prefix).parent / "verify.json"
 
 
 def pinned(lock: Path) -> dict[str, tuple[str, int]]:

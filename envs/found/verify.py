@@ -65,17 +65,12 @@ def probes_of(origin: dict[str, Any], on_gpus: bool) -> list[Probe]:
     return found + TRAINERS.get(origin["trainer"], []) + ENGINES.get((origin["engine"], on_gpus), [])
 
 
-def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(add_help=False)
-    parser.add_argument("--origin", type=Path)
-    parser.add_argument("--cuda")
-    parser.add_argument("--built", type=Path)
-    return parser.parse_known_args()[0]
-
-
 if __name__ == "__main__":
-    given = _arguments()
-    if given.origin is None:  # the process of one probe on a GPU, which is found by its name
+    parser = argparse.ArgumentParser(add_help=False)
+    for name in ("--built", "--probe"):
+        parser.add_argument(name, type=Path)
+    given = parser.parse_known_args()[0]
+    if given.probe:  # found by its name
         sys.exit(main(ON_GPUS + ENGINES["vllm", True] + ENGINES["sglang", True]))
-    cuda = given.cuda or (json.loads(given.built.read_text(encoding="utf-8"))["cuda"] if given.built else None)
-    sys.exit(main(probes_of(json.loads(given.origin.read_text(encoding="utf-8")), cuda is not None)))
+    facts = json.loads(given.built.read_text(encoding="utf-8"))
+    sys.exit(main(probes_of(facts["origin"], facts["cuda"] is not None)))

@@ -21,7 +21,7 @@ def test_a_refresh_keeps_pins_that_fit_and_an_upgrade_does_not(tiny, index, tmp_
     assert lock.read_text() == before
     requirements = tiny.envs / "tiny" / "requirements.in"
     requirements.write_text(requirements.read_text() + "rbt-gamma\n")
-    assert "does not pin" in tiny.run("check", "tiny").stderr
+    assert "has changed since" in tiny.run("check", "tiny").stderr
     assert tiny.run("lock", "tiny").returncode == 0
     assert "rbt-beta==2.0" in lock.read_text() and "rbt-gamma==1" in lock.read_text()
     assert tiny.run("check").stdout == "tiny: 3 pins, in order\n"

@@ -1,16 +1,14 @@
-"""Reads and checks requirements.lock: it must meet its requirements.in, and have hashes and no addresses."""
+"""Reads and checks requirements.lock: it must be made of its requirements.in, and have hashes and no addresses."""
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from packaging.markers import Marker, default_environment
-from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
-from packaging.version import InvalidVersion, Version
 
 from common.errors import UserError
 from common.messages import unknown_name
@@ -21,6 +19,7 @@ from workflow.stacks.uv import Uv, torch_arguments
 
 _PIN = re.compile(r"(?P<name>[A-Za-z0-9][\w.-]*)==(?P<version>[^\s;\\]+)\s*(;(?P<marker>[^\\]+))?\\?$")
 _HASH = re.compile(r"\s+--hash=sha256:(?P<hex>[0-9a-f]{64})\s*\\?$")
+_MADE_OF = re.compile(r"^#    make lock STACK=\S+ of (\w{12})$", re.MULTILINE)
 _ADDRESS = re.compile(r"://|\s@\s|(^|\s)-{1,2}(i|f|e|index-url|extra-index-url|find-links|trusted-host|editable)\b")
 _ABSOLUTE_PATH = re.compile(r"(^|[\s=\"'])(~?/|[A-Za-z]:\\)\S")
 
@@ -39,21 +38,6 @@ class Pin:
     def requirement(self) -> str:
         """The pin with its hashes, in the format of a requirements file."""
         return " \\\n    ".join([f"{self.name}=={self.version}", *(f"--hash=sha256:{x}" for x in self.hashes)]) + "\n"
-
-
-@dataclass(frozen=True)
-class WantedPackage:
-    """A requirement, constraint or override, with its file and line."""
-
-    requirement: Requirement
-    source: str
-
-    @property
-    def name(self) -> str:
-        return canonicalize_name(self.requirement.name)
-
-    def applies(self, environment: dict[str, str]) -> bool:
-        return self.requirement.marker is None or self.requirement.marker.evaluate(environment)
 
 
 def env_names(envs: Path = ENVS) -> list[str]:
@@ -100,10 +84,10 @@ def parse_lock(path: Path) -> list[Pin]:
 
 
 def check_lock(name: str, envs: Path = ENVS, lock: Path | None = None) -> list[Pin]:
-    """Checks the lock against the requirements, overrides and constraints beside it and returns its pins.
+    """Checks that the lock was made of the requirements beside it, and returns its pins.
 
-    `lock` replaces requirements.lock, to check a new lock before it is used. UserError names the requirement, the pin
-    and the command that makes the lock again.
+    `lock` replaces requirements.lock, to check a new lock before it is used. UserError names the command that makes the
+    lock again.
     """
     folder = env_folder(name, envs)
     lock = lock or folder / "requirements.lock"
@@ -115,28 +99,30 @@ def check_lock(name: str, envs: Path = ENVS, lock: Path | None = None) -> list[P
         if is_stack and pin.marker:
             # verify.py expects every pin to be installed.
             raise UserError(f"{lock}:{pin.line}: {pin.name} depends on a marker; run `{how_to_make(lock)}`")
-    stack = load_stack(name, envs) if is_stack else None
-    if stack is not None:
-        _check_declared(stack, pins, lock)
-    environment: dict[str, str] = {key: str(value) for key, value in default_environment().items()}
-    if stack:
-        environment |= {"python_version": stack.python, "python_full_version": f"{stack.python}.0"}
-    pinned = {pin.name: pin for pin in pins if not pin.marker or Marker(pin.marker).evaluate(environment)}
-    requirements, constraints = _read(folder / "requirements.in")
-    overrides = _read(folder / "overrides.txt")[0] if (folder / "overrides.txt").is_file() else []
-    overridden = {item.name for item in overrides}
-    for item in requirements:
-        if item.name not in overridden and item.applies(environment):
-            _require(item, pinned.get(item.name), lock)
-    for item in overrides + constraints:
-        found = pinned.get(item.name)
-        if found and item.applies(environment):
-            _require(item, found, lock)
-        elif found and item in overrides:
-            raise UserError(
-                f"{lock}:{found.line} pins {found.name}, which {item.source} excludes; run `{how_to_make(lock)}`"
-            )
+    made_of = _MADE_OF.search(lock.read_text(encoding="utf-8"))
+    if made_of and made_of[1] != requirements_id(folder):
+        raise UserError(
+            f"{folder / 'requirements.in'} (or what it includes, or overrides.txt) has changed since {lock} was made; "
+            f"run `{how_to_make(lock)}`"
+        )
+    if is_stack:
+        _check_declared(load_stack(name, envs), pins, lock)
     return pins
+
+
+def requirements_id(folder: Path) -> str:
+    """12 hex digits for the requirements and overrides of that folder, without comments; a lock's header has them."""
+    return hashlib.sha256(
+        "\n".join(_lines(folder / "requirements.in") + _lines(folder / "overrides.txt")).encode()
+    ).hexdigest()[:12]
+
+
+def _lines(path: Path) -> list[str]:
+    """The lines of a file of requirements and of those that it includes."""
+    lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
+    texts = [text for line in lines if (text := re.sub(r"(^|\s)#.*", "", line).strip())]
+    included = [text.split()[1] for text in texts if text.startswith(("-r ", "--requirement "))]
+    return texts + [line for file in included for line in _lines(path.parent / file)]
 
 
 def torch_index(stack: Stack, pins: Iterable[Pin], uv: Uv) -> list[str]:
@@ -163,57 +149,6 @@ def _check_declared(stack: Stack, pins: list[Pin], lock: Path) -> None:
     for package in stack.source_builds:
         if package not in pinned:
             raise UserError(f"{declared} builds {package} from source, but {lock} does not pin it")
-
-
-def _require(item: WantedPackage, pin: Pin | None, lock: Path) -> None:
-    if pin is None:
-        raise UserError(f"{item.source} wants {item.requirement}, which {lock} does not pin; run `{how_to_make(lock)}`")
-    try:
-        met = item.requirement.specifier.contains(Version(pin.version), prereleases=True)
-    except InvalidVersion:
-        met = False
-    if not met:
-        raise UserError(
-            f"{item.source} wants {item.requirement}, but {lock}:{pin.line} pins {pin.name}=={pin.version}; "
-            f"run `{how_to_make(lock)}`"
-        )
-
-
-def _read(path: Path) -> tuple[list[WantedPackage], list[WantedPackage]]:
-    """The requirements and constraints of a requirements.in and of its -r and -c lines."""
-    wanted: list[WantedPackage] = []
-    constraints: list[WantedPackage] = []
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except FileNotFoundError:
-        raise UserError(f"{path} is missing") from None
-    for number, line in enumerate(lines, start=1):
-        text, source = re.sub(r"(^|\s)#.*", "", line).strip(), f"{path}:{number}"
-        if not text:
-            continue
-        option, _, rest = text.partition(" ")
-        if option in {"-r", "--requirement"}:
-            more, bounds = _read(path.parent / rest.strip())
-            wanted, constraints = wanted + more, constraints + bounds
-        elif option in {"-c", "--constraint"}:
-            constraints += _constraints(path.parent / rest.strip())
-        else:
-            try:
-                wanted.append(WantedPackage(Requirement(text), source))
-            except InvalidRequirement as error:
-                raise UserError(f"{source}: {text!r} is not a requirement: {error}") from None
-    return wanted, constraints
-
-
-def _constraints(path: Path) -> list[WantedPackage]:
-    if path.suffix != ".lock":
-        return _read(path)[0]
-    return [
-        WantedPackage(
-            Requirement(f"{pin.name}=={pin.version}" + (f" ; {pin.marker}" if pin.marker else "")), f"{path}:{pin.line}"
-        )
-        for pin in parse_lock(path)
-    ]
 
 
 def how_to_make(lock: Path) -> str:

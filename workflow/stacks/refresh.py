@@ -11,7 +11,7 @@ from pathlib import Path
 from common.errors import UserError
 from workflow.stacks.conda import PLATFORM, PROGRAMS, check_conda_lock, find_conda
 from workflow.stacks.definition import ENVS, load_stack
-from workflow.stacks.lockfile import check_lock, env_folder, how_to_make
+from workflow.stacks.lockfile import check_lock, env_folder, how_to_make, requirements_id
 from workflow.stacks.uv import Uv, configured_uv, end_of_output, run, torch_arguments, uv_error
 
 CONTROLLER_PYTHON = "3.11"
@@ -43,7 +43,11 @@ def _refresh(name: str, lock: Path, envs: Path, upgrade: bool) -> Path:
         *_target(name, lock.parent, envs, uv),
     ]
     command += [*uv.arguments, "--no-emit-index-url", "--no-emit-find-links"]
-    command += ["--custom-compile-command", how_to_make(lock), *(["--upgrade"] if upgrade else [])]
+    command += [
+        "--custom-compile-command",
+        f"{how_to_make(lock)} of {requirements_id(lock.parent)}",
+        *(["--upgrade"] if upgrade else []),
+    ]
     fresh = lock.with_name(".requirements.lock.new")
     try:
         if lock.exists():

@@ -175,7 +175,10 @@ def _run_verify(found: BuiltEnvironment, out: Path, *, gpu: bool = False) -> dic
     environ |= {"HF_HUB_OFFLINE": "1", "WANDB_MODE": "offline"}
     limit_s = 3600 if gpu else 1800  # a GPU check may compile FlashInfer's and SGLang's kernels for minutes
     with tempfile.TemporaryDirectory() as folder:
-        command = [*_command(found, env, out, Path(folder)), "--run", json.dumps(run), *(["--gpu"] if gpu else [])]
+        write_json(facts := Path(folder) / "facts.json", _facts(found, run))
+        # -I ignores PYTHONPATH and the user's own packages, which would hide missing packages.
+        command = [str(env / "bin" / "python"), "-I", str(stack.verify.absolute()), "--built", str(facts)]
+        command += ["--lock", str(stack.lock.absolute()), "--out", str(out.absolute()), *(["--gpu"] if gpu else [])]
         try:
             done = subprocess.run(
                 command,
@@ -205,22 +208,25 @@ def _run_verify(found: BuiltEnvironment, out: Path, *, gpu: bool = False) -> dic
     return verdict
 
 
-def _command(found: BuiltEnvironment, env: Path, out: Path, folder: Path) -> list[str]:
-    """The command that runs verify.py; long arguments are files in `folder`."""
+def _facts(found: BuiltEnvironment, run: Mapping[str, Any]) -> dict[str, Any]:
+    """What verify.py is told; all of it is in its verdict."""
     stack, without_conda = found.stack, "pip" if found.stack.found_python else "uv"
-    backend = "conda" if (found.prefix / "conda-meta").is_dir() else without_conda
-    # -I ignores PYTHONPATH and the user's own packages, which would hide missing packages.
-    command = [str(env / "bin" / "python"), "-I", str(stack.verify.absolute())]
-    command += ["--stack", stack.name, "--lock", str(stack.lock.absolute()), "--lock-id", found.lock_id]
-    command += ["--python-version", stack.python, "--verify-id", verify_id(stack), "--backend", backend]
-    command += ["--cuda", stack.cuda] if stack.cuda else []
-    write_json(folder / "origin.json", dict(found.origin))
-    command += ["--out", str(out.absolute()), "--origin", str(folder / "origin.json")]
-    if backend == "conda":
-        shown = [{key: value for key, value in vars(package).items() if key != "needs"} for package in found.packages]
-        write_json(folder / "conda.json", shown)
-        command += ["--conda", str(folder / "conda.json")]
-    return command
+    conda = (found.prefix / "conda-meta").is_dir()
+    return {
+        "stack": stack.name,
+        "lock_id": found.lock_id,
+        "verify_id": verify_id(stack),
+        "python_release": stack.python,
+        "backend": "conda" if conda else without_conda,
+        "cuda": stack.cuda,
+        "conda": [_shown(package) for package in found.packages] if conda else [],
+        "run": run,
+        "origin": dict(found.origin),
+    }
+
+
+def _shown(package: CondaPackage) -> dict[str, Any]:
+    return {key: value for key, value in vars(package).items() if key != "needs"}
 
 
 def _failed_checks(stack: Stack, verdict: dict[str, Any]) -> str:
