@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from workflow.stacks import build
 from workflow.stacks.build import GIB_PER_JOB, build_settings, jobs_at_once
 from workflow.stacks.definition import load_stack
 
@@ -152,3 +153,21 @@ def test_compilers_at_once_are_bound_by_memory_unless_told(kernel, monkeypatch):
     granted = {"SLURM_MEM_PER_NODE": str(int(total) * 512), "SLURM_CPUS_PER_TASK": "64"}
     assert jobs_at_once(granted) <= max(1, total / 2 // GIB_PER_JOB), "a job has less than its machine"
     assert jobs_at_once({"SLURM_CPUS_PER_TASK": "1"}) == 1
+    by_cpu = {"SLURM_MEM_PER_CPU": str(GIB_PER_JOB * 1024 // 2), "SLURM_CPUS_PER_TASK": "2"}
+    assert jobs_at_once(by_cpu) == 1, "each CPU has memory for half a compiler"
+
+
+def test_a_containers_memory_limits_the_compilers(tmp_path, monkeypatch):
+    """Of its control group or one above, of either version, whatever the whole machine has free."""
+    monkeypatch.setattr(build, "_free_gib", lambda: 1000.0)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(64)))
+    (tmp_path / "self").write_text("3:cpu:/other\n2:memory:/job/step\n0::/box/job\n")
+    for file, text, jobs in (
+        ("box/job/memory.max", "max", 64),
+        ("memory/job/memory.limit_in_bytes", str(40 * 2**30), 5),
+        ("box/memory.max", str(20 * 2**30), 2),
+    ):
+        path = tmp_path / file
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text + "\n")
+        assert jobs_at_once({}, tmp_path, tmp_path / "self") == jobs

@@ -29,7 +29,7 @@ from workflow.stacks.verification import BuiltEnvironment, built_by, is_complete
 BACKENDS = ("auto", "conda", "uv")
 GIB_PER_JOB = 8
 """Upper limit of one CUDA compiler's memory, from flash-attn's largest files."""
-_CGROUPS = Path("/sys/fs/cgroup")
+_CGROUPS, _OWN_CGROUPS = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
 
 
 @dataclass(frozen=True)
@@ -228,28 +228,32 @@ def build_settings(stack: Stack, environ: Mapping[str, str] = os.environ) -> dic
     return settings
 
 
-def jobs_at_once(environ: Mapping[str, str], cgroups: Path = _CGROUPS) -> int:
+def jobs_at_once(environ: Mapping[str, str], cgroups: Path = _CGROUPS, own: Path = _OWN_CGROUPS) -> int:
     """Parallel compilers that the processors and memory of this machine, job or container allow; at least one."""
     processors = int(environ.get("SLURM_CPUS_PER_TASK") or len(os.sched_getaffinity(0)))
-    meminfo = Path("/proc/meminfo").read_text(encoding="utf-8")
-    limits_gib = [int(free_kib) / 2**20 for free_kib in re.findall(r"MemAvailable:\s+(\d+) kB", meminfo)]
+    limits_gib = [_free_gib()]
     # Of a Slurm job, by either option; usually less than the machine has free.
     if granted_mib := environ.get("SLURM_MEM_PER_NODE"):
         limits_gib.append(int(granted_mib) / 1024)
     elif granted_mib := environ.get("SLURM_MEM_PER_CPU"):
         limits_gib.append(int(granted_mib) * processors / 1024)
-    limits_gib += [limit / 2**30 for limit in _cgroup_limits(cgroups)]
+    limits_gib += [limit / 2**30 for limit in _cgroup_limits(cgroups, own)]
     return max(1, min(processors, int(min(limits_gib) // GIB_PER_JOB)))
 
 
-def _cgroup_limits(cgroups: Path) -> Iterator[int]:
+def _free_gib() -> float:
+    (free_kib,) = re.findall(r"MemAvailable:\s+(\d+) kB", Path("/proc/meminfo").read_text(encoding="utf-8"))
+    return int(free_kib) / 2**20
+
+
+def _cgroup_limits(cgroups: Path, own: Path) -> Iterator[int]:
     """The memory limits of this process's control groups (versions 2 and 1) in bytes; also those of a container."""
-    for line in Path("/proc/self/cgroup").read_text(encoding="utf-8").splitlines():
-        _, kinds, own = line.split(":", 2)
+    for line in own.read_text(encoding="utf-8").splitlines():
+        _, kinds, group = line.split(":", 2)
         if kinds and "memory" not in kinds.split(","):
             continue
         root, file = (cgroups / "memory", "memory.limit_in_bytes") if kinds else (cgroups, "memory.max")
-        for folder in (Path(own.lstrip("/")), *Path(own.lstrip("/")).parents):
+        for folder in (Path(group.lstrip("/")), *Path(group.lstrip("/")).parents):
             with contextlib.suppress(OSError, ValueError):  # "max": without a limit
                 yield int((root / folder / file).read_text(encoding="utf-8"))
 
