@@ -163,7 +163,7 @@ class RewardProgram:
     def _scored(self, responses: Sequence[Response]) -> list[float | RewardProblem | None]:
         """Values or problems of one call; if it fails, of each response separately, as long as the limit allows."""
         try:
-            return [*self.call(responses)]
+            return self.call(responses)
         except RewardProblem as problem:
             if len(responses) == 1:
                 return [problem]
@@ -176,8 +176,8 @@ class RewardProgram:
             found += self._scored([response]) if time.monotonic() < until else [late]
         return found
 
-    def call(self, responses: Sequence[Response]) -> list[float | None]:
-        """One value for each response of one call; `RewardProblem` if it fails."""
+    def call(self, responses: Sequence[Response]) -> list[float | RewardProblem | None]:
+        """One value or its problem for each response of one call; raises `RewardProblem` if the call fails."""
         given = _arguments(responses, self._columns, as_messages=self.form == _MESSAGES)
         named = {name: given[name][0] if self.one_by_one else given[name] for name in self.takes}
         request = {"arguments": named | self._options, "count": None if self.one_by_one else len(responses)}
@@ -187,7 +187,8 @@ class RewardProgram:
             process = self._new()
         try:
             when = f"(timeout_s) for {len(responses)} completion{'s' * (len(responses) > 1)}"
-            return list(process.ask(request, self.limit_s, when)["values"])
+            values = process.ask(request, self.limit_s, when)["values"]
+            return [RewardProblem(value) if isinstance(value, str) else value for value in values]
         finally:
             self._free.put(process)
 

@@ -74,8 +74,9 @@ class Worker:
         # One for all calls: clients belong to the loop of their first.
         self._loop = asyncio.new_event_loop()
 
-    def values(self, arguments: Mapping[str, Any], count: int | None) -> list[float | None]:
-        """The values of a call for `count` completions; None: for one, whose value or `score` it returns alone."""
+    def values(self, arguments: Mapping[str, Any], count: int | None) -> list[float | str | None]:
+        """The values of a call for `count` completions, and problems as text; None: for one, whose value or `score` it
+        returns alone."""
         try:
             returned = self._function(**arguments)
             if inspect.isawaitable(returned):
@@ -92,18 +93,16 @@ class Worker:
             raise Problem(f"{self._where} must return one value for each completion (got {got})")
         return [self._number(value) for value in values]
 
-    def _number(self, value: Any) -> float | None:
+    def _number(self, value: Any) -> float | str | None:
+        """A value as a number; what is wrong with it as text."""
         if value is None:
             return None
         try:
             number = math.nan if isinstance(value, str | bytes) else float(value)
         except (TypeError, ValueError):
             number = math.nan
-        if not math.isfinite(number):
-            raise Problem(
-                f"{self._where} must return a finite number or None for each completion (got {_shown(value)})"
-            )
-        return number
+        wanted = f"{self._where} must return a finite number or None for each completion"
+        return number if math.isfinite(number) else f"{wanted} (got {_shown(value)})"
 
 
 def _shown(value: Any) -> str:

@@ -158,6 +158,16 @@ def test_a_broken_row_has_no_value_and_other_rows_keep_theirs(name, tmp_path, ca
     assert f"no value for a response to row 6 of the data: {first['problem']}" in capfd.readouterr().err
 
 
+def test_a_value_that_is_no_number_costs_no_further_call(tmp_path):
+    """A judge that answers all completions of a step at once is not asked about each again."""
+    code = "calls = 0\ndef score(completions):\n    global calls\n    calls += 1\n"
+    code += "    return [float('nan'), *[float(calls)] * (len(completions) - 1)]\n"
+    reward = RewardProgram(own(code), tmp_path / "failures.jsonl")
+    for call in (1.0, 2.0):
+        assert reward.score([Response("a")] * 3) == ([None, call, call], 1)
+    reward.close()
+
+
 def test_a_list_of_the_wrong_length_is_reported_and_scored_separately(capfd):
     reward = RewardProgram(own("def score(completions): return [1.0]\n"))
     with pytest.raises(RewardProblem, match=r"one value for each completion \(got 1 values for 2\)"):

@@ -6,7 +6,7 @@ import contextlib
 import functools
 import io
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -68,8 +68,8 @@ def _of_calls(program: RewardProgram, reward: Mapping[str, Any]) -> Iterator[Fin
     alone: list[float | None] = []
     try:
         for response in responses:
-            alone += program.call([response])
-        together = alone if program.one_by_one else program.call(responses)
+            alone += _values(program, [response])
+        together = alone if program.one_by_one else _values(program, responses)
     except RewardProblem as problem:
         if problem.missing:
             yield _untried(f"{problem}")
@@ -90,6 +90,15 @@ def _of_calls(program: RewardProgram, reward: Mapping[str, Any]) -> Iterator[Fin
         why = "trainers differ in how many they pass (verl: one): arms would learn from different rewards"
         change = "score each completion by itself, without randomness"
         yield Finding("odd", "reward-by-batch", (), what, why, _SOURCE, change)
+
+
+def _values(program: RewardProgram, responses: Sequence[Response]) -> list[float | None]:
+    values: list[float | None] = []
+    for value in program.call(responses):
+        if isinstance(value, RewardProblem):
+            raise value
+        values.append(value)
+    return values
 
 
 def _untried(what: str) -> Finding:
