@@ -188,8 +188,9 @@ class Launcher:
             queued = state.queued
             name = f"Slurm job {queued.job_id}" if queued is not None else "its job"
             ours = order.is_for(self.fingerprint, self.request["inputs_sha256"])
-            if queued is not None and queued.name == order.old_name:
-                why = f"was submitted by an earlier release; waiting for its end (`scancel {queued.job_id}` ends it)"
+            if not order or (queued is not None and queued.name == order.old_name):
+                ends = "" if queued is None else f" (`scancel {queued.job_id}` ends it)"
+                why = f"was submitted by an earlier release; waiting for its end{ends}"
             elif not ours:
                 why = "is of another configuration; waiting for its end"
             elif by := order.end().get("by"):
