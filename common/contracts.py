@@ -173,7 +173,10 @@ class DoneFile(TypedDict):
     inputs: Annotated[InputsSha256, "hashes of the data and the model that were used"]
     versions: Annotated[dict[str, str], "Python and the installed packages that matter"]
     hardware: Annotated[Object, "host, cpu, cpus, threads (of torch), affinity, memory_gib, gpus, driver, cuda"]
-    resolved: Annotated[Object, "final settings of trainer and engine, and variables that affect speed; no secrets"]
+    resolved: Annotated[
+        Object,
+        "final settings of the trainer and, as reported at its start, of the engine; variables that affect speed",
+    ]
     git: Annotated[Object | None, "commit and dirty flag of the code when the attempt began"]
     measurement: NotRequired[Annotated[int, "the version of what its clocks contain; 1 if it is missing"]]
     stack_origin: NotRequired[Annotated[Object, "env/origin.json and the stack's state"]]

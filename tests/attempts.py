@@ -8,6 +8,8 @@ from pathlib import Path
 import psutil
 import pytest
 
+from common.dotted import flatten
+from engines import engine_named
 from node.hardware import set_environment
 
 from . import patience
@@ -155,3 +157,9 @@ def signal_job(pid, number):
     patience.until(lambda: all(map(patience.has_ended, trackers)), pid)
     job.send_signal(number)
     return [job, *others]
+
+
+def reported_terms(done):
+    """What a run's engine reports of itself, under the names of all engines."""
+    engine = done["resolved"]["engine"]
+    return engine_named(engine["name"]).reported(flatten(engine))

@@ -5,10 +5,11 @@ import os
 import signal
 from pathlib import Path
 
+from engines.reported import TERMS
 from node.seeds import engine_seed
 
 from ... import patience
-from ...attempts import EAGER, SGLANG, SGLANG_ARGS, read_lines, signal_job, warm, write_attempt
+from ...attempts import EAGER, SGLANG, SGLANG_ARGS, read_lines, reported_terms, signal_job, warm, write_attempt
 from .test_trl_grpo import COMMON, PREPARE, check_tree
 
 PROBE = Path(__file__).with_name("probe_sglang.py")
@@ -76,5 +77,7 @@ def test_sglang_trains_on_the_trainers_weights_is_stopped_and_goes_on(stack_pyth
     assert (done["first_step"], done["last_step"], done["versions"]["sglang"]) == (last + 1, last + 4, "0.5.23")
     engine = done["resolved"]["engine"]
     assert engine | {"name": "sglang", "dtype": "float32", "attention_backend": "torch_native"} == engine
+    terms = reported_terms(done)
+    assert set(terms) == set(TERMS) and (terms["CUDA graphs"], terms["attention kernel"]) == ("off", "torch_native")
     assert set(engine["stand_ins"]) == {"sgl_kernel", "torchvision", "jsonschema"}
     assert done["hardware"]["threads"] == 2

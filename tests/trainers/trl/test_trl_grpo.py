@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from common.contracts import Sample, SamplesLine
+from engines.reported import TERMS
 
 from ... import patience
 from ...attempts import (
@@ -16,6 +17,7 @@ from ...attempts import (
     VLLM,
     VLLM_ARGS,
     read_lines,
+    reported_terms,
     reward_model,
     run_job,
     run_python,
@@ -137,6 +139,7 @@ def test_transformers(transformers_run):
         own = ("brevity", "compute_score", "liked")
         assert set(line["phases"]) == COMMON | {f"{PREPARE}/rewards/{name}" for name in own}
     assert done["resolved"]["engine"]["dtype"] == "float32"
+    assert set(reported_terms(done)) == set(TERMS) and reported_terms(done)["sequences at once"] == "no limit"
     assert done["resolved"]["trainer"]["max_steps"] == 2
     assert "vllm" not in done["versions"]
 
@@ -253,6 +256,9 @@ def test_vllm_goes_on_after_a_kill(stack_python, made_inputs, tmp_path):
         assert line["scalars"]["train/sampling/sampling_logp_difference/max"] < 1e-4
     assert told["hardware"]["threads"] == 2
     assert told["resolved"]["engine"] | {"name": "vllm", "dtype": "float32", "seed": 0} == told["resolved"]["engine"]
+    terms = reported_terms(told)
+    assert set(terms) == set(TERMS) and (terms["CUDA graphs"], terms["attention kernel"]) == ("off", "CPU_ATTN")
+    assert terms["KV cache in tokens"] > 10_000 and terms["sampling seed"] == "fixed"
     assert "vllm" in told["versions"]
 
 
