@@ -158,7 +158,7 @@ def _own_option(term: Term, cases: Sequence[Case]) -> Term:
 
 def _source(cases: Sequence[Case]) -> str:
     if not all(case.settings.composed for case in cases):
-        return "the packaged defaults and the overrides; not composed yet"
+        return "the experiment's options; not composed yet"
     return "the runs' own configurations" if all(case.imported for case in cases) else "composed in the stack"
 
 

@@ -6,7 +6,7 @@ import pprint
 import pytest
 
 from common.dotted import nested_settings
-from trainers.verl.packaged import defaults
+from tests.trainers.verl.composed_defaults import defaults
 from workflow.cli import main
 
 ROLLOUT = "actor_rollout_ref.rollout"

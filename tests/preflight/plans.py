@@ -6,12 +6,13 @@ import yaml
 
 from common.dotted import flatten, nested_settings
 from common.files import ROOT
+from tests.trainers.verl.composed_defaults import composed
 from trainers.cases import StackPins
 from trainers.protocol import StackFacts
 from workflow.config.plan import plan_runs
 from workflow.config.reading import parse_config
 from workflow.preflight import preflight
-from workflow.preflight.cases import cases_of
+from workflow.preflight.cases import cases_of, settings_requests
 
 ROLLOUT = "actor_rollout_ref.rollout"
 ACTOR = "actor_rollout_ref.actor"
@@ -112,13 +113,20 @@ def planned(raw, *, options=None, env=None, arms=None, without=(), **workload):
     return plan_runs(parse_config(raw), _facts)
 
 
+def as_composed(plan):
+    """What the stacks of a plan's verl arms would compose, by settings_id."""
+    runs = settings_requests(plan).items()
+    return {one: composed(run.spec["trainer_args"]) for one, run in runs if run.spec["trainer"] == "verl"}
+
+
 def looked_at(plan, place=None, composed=None):
-    return preflight(plan, place, composed, _told)
+    return preflight(plan, place, as_composed(plan) if composed is None else composed, _told)
 
 
 def cases(raw, **changes):
     """The cases by arm; of an arm with factors of its own, the last."""
-    return {case.arm: case for case in cases_of(planned(raw, **changes), None, _told)}
+    plan = planned(raw, **changes)
+    return {case.arm: case for case in cases_of(plan, as_composed(plan), _told)}
 
 
 def found(raw, place=None, **changes):

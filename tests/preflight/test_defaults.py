@@ -1,4 +1,4 @@
-"""Settings before a stack is built are those that it composes later, and the stacks' own settings replace them."""
+"""What stacks compose replaces what the experiment gives, and verl composes what the tests' stand-in says."""
 
 import json
 
@@ -6,12 +6,12 @@ import pytest
 
 from common.errors import UserError
 from tests.trainers.verl.conftest import verl_python  # noqa: F401 (a fixture)
-from trainers.verl.packaged import parsed, settings_of, value_of
+from trainers.verl.given import parsed, value_of
 from workflow.commands.preflight import resolve_settings
 from workflow.preflight import require_possible
 from workflow.preflight.cases import settings_request, settings_requests
 
-from .plans import ARTICLE, EQUAL, ROLLOUT, looked_at, planned
+from .plans import ARTICLE, EQUAL, ROLLOUT, as_composed, looked_at, planned
 
 
 @pytest.mark.full("libraries of a stack")
@@ -21,7 +21,7 @@ def test_what_the_stack_composes_tells_the_same_findings(
     verl_python,  # noqa: F811
     tmp_path,
 ):
-    """Static and deep: the packaged defaults lead to the findings that verl's own composed settings lead to."""
+    """The tests' stand-in of verl's configuration leads to the findings that verl's own composed settings lead to."""
     plan = planned(raw)
     composed = {}
     for one, run in settings_requests(plan).items():
@@ -47,9 +47,8 @@ def _uneven(seen):
 def test_composed_settings_replace_the_declared_defaults():
     plan = planned(ARTICLE)
     composed = {}
-    for one, run in settings_requests(plan).items():
-        told = settings_of(run.spec["trainer_args"], None)
-        composed[one] = {"version": "0.4.1", "settings": {**told.values, f"{ROLLOUT}.enforce_eager": False}}
+    for one, told in as_composed(plan).items():
+        composed[one] = {"version": "0.4.1", "settings": {**told["settings"], f"{ROLLOUT}.enforce_eager": False}}
     codes = {finding.code for finding in looked_at(plan, composed=composed).findings}
     assert "cuda-graphs" not in codes and "eager-and-cache" in codes
 

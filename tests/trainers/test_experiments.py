@@ -6,8 +6,8 @@ import pytest
 import yaml
 
 from common.dotted import flatten
+from tests.trainers.verl import composed_defaults
 from trainers.protocol import StackFacts
-from trainers.verl import packaged
 from trainers.verl import settings as verl
 from trainers.verl.driver.overrides import override
 from trainers.workload import Workload
@@ -82,8 +82,8 @@ def test_the_ablation_varies_graphs_and_blocking_and_nothing_else(composed):
 @pytest.mark.full("both releases of verl compose")
 @pytest.mark.parametrize("version", ["0.4.1", "0.9.1"])
 def test_the_table_of_verls_own_settings_is_what_verl_composes(version, composed):
-    assert dict(packaged.defaults(version)) == flatten(composed[version]["config"])
-    assert packaged.references(version) == composed[f"references of {version}"]
+    assert composed_defaults.defaults(version) == flatten(composed[version]["config"])
+    assert composed_defaults.references(version) == composed[f"references of {version}"]
 
 
 def test_what_verl_takes_is_not_refused():

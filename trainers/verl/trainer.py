@@ -18,8 +18,8 @@ from trainers.timers.tree import TimerTree, release_of
 from trainers.verl import console
 from trainers.verl.checks import CHECKS
 from trainers.verl.driver.overrides import ACTOR, BOOKKEEPING, MODEL, ROLLOUT
+from trainers.verl.given import settings_of
 from trainers.verl.launch import LAUNCH
-from trainers.verl.packaged import settings_of
 from trainers.verl.releases import release_named, releases
 from trainers.verl.settings import SEEDS, least_cpus, trainer_args
 from trainers.verl.timers import EARLIER

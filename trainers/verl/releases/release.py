@@ -70,6 +70,9 @@ class Release:
     trl_defaults: Mapping[str, Any] = field(default_factory=dict)
     """Settings whose default is not TRL's, or may change; an arm's options may override them."""
 
+    defaults: Mapping[str, Any] = field(default_factory=dict)
+    """Its own defaults that decide a check or an engine's term before a stack has composed all of them."""
+
     # What it refuses
     validation: Callable[[], Callable[[Any], object] | None] = lambda: None
     """Imports verl, and returns its own check of a composed configuration (OmegaConf), which raises for a refusal."""

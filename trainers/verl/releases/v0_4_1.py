@@ -183,6 +183,12 @@ V0_4_1 = Release(
         **dict.fromkeys((f"{ROLLOUT}.max_tokens", f"{ROLLOUT}.max_new_tokens"), "max_response_length"),
     },
     trl_defaults={**TRL_DEFAULTS, f"{ACTOR}.grad_clip": 1.0},
+    # trainer/config/ppo_trainer.yaml
+    defaults={
+        f"{ROLLOUT}.enforce_eager": True,
+        f"{ROLLOUT}.free_cache_engine": True,
+        f"{ROLLOUT}.tensor_model_parallel_size": 2,
+    },
     validation=_validation,
     checks=_CHECKS,
     engines_without_options=("sglang",),

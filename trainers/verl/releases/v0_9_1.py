@@ -121,6 +121,12 @@ V0_9_1 = Release(
     },
     # It still composes actor.grad_clip, but reads optim.clip_grad (workers/engine/fsdp).
     trl_defaults={**TRL_DEFAULTS, f"{ACTOR}.optim.clip_grad": 1.0, f"{ACTOR}.optim.betas": [0.9, 0.999]},
+    # trainer/config/ppo_trainer.yaml and trainer/config/rollout/rollout.yaml
+    defaults={
+        f"{ROLLOUT}.enforce_eager": False,
+        f"{ROLLOUT}.free_cache_engine": True,
+        f"{ROLLOUT}.tensor_model_parallel_size": 2,
+    },
     validation=_validation,
     checks=_CHECKS,
     context=partial(context_by_length, sources={"vllm": f"{_VLLM}:1107 and :593", "sglang": f"{_SGLANG}:170 and :588"}),
