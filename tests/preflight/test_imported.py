@@ -58,7 +58,7 @@ def source(engine, version="0.4.1", **more):
 
 
 def test_with_stack_and_workload_all_is_told_that_a_training_would_be():
-    trained, read = looked_at(planned(ARTICLE)), looked_at(imported())
+    trained, read = looked_at(planned(ARTICLE), composed={}), looked_at(imported())
     unequal = [[one.code for one in seen.findings if one.level == "unequal"] for seen in (trained, read)]
     assert unequal[0] == unequal[1] == ["cuda-graphs", "cuda-launch-blocking"]
     assert trained.ledger == read.ledger
