@@ -207,7 +207,13 @@ class Strikes:
             return None
         job = self.random.choice(jobs)["id"]
         self.cluster.run("scontrol", "suspend", job)
-        return self._later(f"suspended {job}", 2, 8, lambda: self.cluster.run("scontrol", "resume", job))
+        return self._later(f"suspended {job}", 2, 8, lambda: self._resume(job))
+
+    def _resume(self, job):
+        """Let a suspended job go on; a slurmctld that was killed since has forgotten that its processes stand still."""
+        if self.cluster.run("scontrol", "resume", job).returncode:
+            self.cluster.run("scontrol", "suspend", job)
+            self.cluster.run("scontrol", "resume", job)
 
     def _lose_slurmd(self):
         node = self.random.choice(GPU_NODES)
