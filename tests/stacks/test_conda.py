@@ -103,6 +103,8 @@ def test_a_conda_layer_is_installed_checked_and_recorded(layered, channel):
     code = "import rbt_alpha, rbt_conda; print(rbt_conda.origin, rbt_alpha.answer())"
     assert subprocess.check_output([python, "-I", "-c", code], text=True).strip() == "conda 1.0"
     assert subprocess.check_output([folder / "env" / "bin" / "rbt-alpha"], text=True).strip() == "1.0"
+    # Copies, as uv's: an edit of a hard link would be in the cache, too.
+    assert {file.stat().st_nlink for file in (folder / "env").rglob("rbt_*.py")} == {1}
     # The prefix that is written into files is the one where they lie, and so is what activation sets.
     real = (folder / "env").resolve()
     assert (folder / "env" / "etc" / "where").read_text() == f"{real}/etc\n"
