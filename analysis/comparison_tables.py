@@ -9,8 +9,8 @@ from typing import Any
 import pandas as pd
 
 from analysis.compared import SIZES, Compared, column_of, mean_of_runs, ratio, tokens_ratio
-from analysis.factors import at, factors_label
 from analysis.phases import BETWEEN_STEPS, shown_phase
+from analysis.planned import at, factors_label
 from analysis.ratio import raw
 from analysis.step_costs import crossing
 from analysis.wide import OCCASIONAL_S, OWN, PHASE, ROUNDING, counted_rows

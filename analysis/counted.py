@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 import pandas as pd
 
-from analysis.factors import at
+from analysis.planned import at
 from analysis.runs import Run
 from analysis.wide import (
     BAD_TIME,

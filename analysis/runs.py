@@ -15,9 +15,8 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from analysis.factors import factors_key
 from analysis.imports.one_run import Seconds, same_seconds
-from analysis.planned import PlanRead
+from analysis.planned import PlanRead, factors_key
 from analysis.steps import SCHEMA, TEXTS, read_steps
 from common.contracts import DoneFile, ImportedFile, SpecFile, read_file
 from common.dotted import as_mapping

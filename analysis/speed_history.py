@@ -22,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import stdtr  # type: ignore[import-untyped]
 
-from analysis.factors import factors_key, factors_label
+from analysis.planned import factors_key, factors_label
 from analysis.quantiles import students_t
 from common.contracts import read_file
 from common.errors import UserError

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from analysis.factors import at
+from analysis.planned import at
 from common.messages import join_first
 from common.verdicts import Verdict, count_of
 from trainers.logs.hf_work import SHARED_GENERATION

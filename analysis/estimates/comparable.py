@@ -10,8 +10,7 @@ from typing import Any
 
 import pandas as pd
 
-from analysis.factors import at
-from analysis.planned import PlanRead
+from analysis.planned import PlanRead, at
 from analysis.roofline.setup import setup_of
 from analysis.runs import Run
 from analysis.wide import PHASE

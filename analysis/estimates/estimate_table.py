@@ -12,8 +12,7 @@ import pandas as pd
 
 from analysis.compared import SIZES, Compared, disagrees
 from analysis.estimates.comparable import ALL_COMPARABLE, Comparable
-from analysis.factors import at
-from analysis.planned import EQUAL_WITHIN, PlanRead
+from analysis.planned import EQUAL_WITHIN, PlanRead, at
 from analysis.quantiles import CONFIDENCE, confidence_at
 from analysis.ratio import NoRatioError, RunNumbers, equal_work, interval, more_runs, raw, reach
 from analysis.verdict.arm_verdict import WIDE, is_too_wide

@@ -10,8 +10,7 @@ import pandas as pd
 
 from analysis.compared import LONGEST, STEP, TOKENS
 from analysis.estimates.comparable import different_conditions
-from analysis.factors import at, factors_key, factors_label, factors_of
-from analysis.planned import PlanRead
+from analysis.planned import PlanRead, at, factors_key, factors_label, factors_of
 from analysis.ratio import interval, raw
 from analysis.runs import Run, rows_of
 from analysis.wide import counted_rows

@@ -11,7 +11,6 @@ import numpy as np
 import pandas as pd
 
 from analysis.estimates.estimate_table import legible
-from analysis.factors import factors_key, factors_label, factors_of
 from analysis.figures.drawing import (
     CATEGORY_COLOURS,
     PAGE,
@@ -22,7 +21,7 @@ from analysis.figures.drawing import (
     wrapped,
 )
 from analysis.phases import RESIDUAL, category_table
-from analysis.planned import PlanRead
+from analysis.planned import PlanRead, factors_key, factors_label, factors_of
 from analysis.runs import rows_of
 from analysis.verdict.arm_verdict import ratio_text, seconds_text
 from analysis.verdict.claim import UNITS, equal_within

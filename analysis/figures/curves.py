@@ -11,7 +11,6 @@ import altair as alt
 import numpy as np
 import pandas as pd
 
-from analysis.factors import factors_label
 from analysis.figures.bars import phase_bars
 from analysis.figures.drawing import (
     GREY,
@@ -26,7 +25,7 @@ from analysis.figures.drawing import (
     wrapped,
 )
 from analysis.mismatch import DEFINITIONS, logged_definition
-from analysis.planned import PlanRead
+from analysis.planned import PlanRead, factors_label
 from analysis.quantiles import students_t
 from analysis.wide import PHASE, REWARD, first_of
 from common.verdicts import count_of

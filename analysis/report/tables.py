@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
-from analysis.factors import factors_of, short_names
+from analysis.planned import factors_of, short_names
 from analysis.quantiles import CONFIDENCE
 from analysis.verdict.arm_verdict import ratio_text
 from common.dotted import as_text

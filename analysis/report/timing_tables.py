@@ -9,8 +9,8 @@ from typing import Any
 import pandas as pd
 
 from analysis.estimates.estimate_table import legible
-from analysis.factors import factors_label
 from analysis.phases import shown_phase
+from analysis.planned import factors_label
 from analysis.report.content import Content
 from analysis.report.tables import (
     Cell,

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from analysis.factors import at
+from analysis.planned import at
 from analysis.roofline.setup import DecodeSetup, setup_of
 from analysis.runs import Run
 from analysis.wide import OWN, counted_rows, numbers_of, threw_away

@@ -7,7 +7,7 @@ import re
 import shutil
 import sys
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -98,12 +98,12 @@ def print_verdict(verdicts: Sequence[ArmVerdict], after: Sequence[str] = ()) -> 
         print(textwrap.fill(shown(line), width, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False))
 
 
-def add_to_job_summary(text: str) -> None:
-    """Appends Markdown to the summary of a GitHub Actions job: the file that GITHUB_STEP_SUMMARY names."""
+def add_to_job_summary(make: Callable[[], str]) -> None:
+    """Appends Markdown to the summary of a GitHub Actions job, if GITHUB_STEP_SUMMARY names its file."""
     if name := os.environ.get("GITHUB_STEP_SUMMARY"):
         try:
             with Path(name).open("a", encoding="utf-8") as file:
-                file.write(f"{text}\n\n")
+                file.write(f"{make()}\n\n")
         except OSError as error:
             print_message(f"cannot add the verdict to the job summary: {error}")
 

@@ -16,10 +16,9 @@ from analysis.compared import STEP, Compared, column_of, mean_of_runs
 from analysis.comparison_tables import COMPARISON_COLUMNS
 from analysis.estimates.estimate_table import EQUAL_WORK, PER_STEP
 from analysis.estimates.gate import COLUMNS, LABELS, worse_arms
-from analysis.factors import factors_label
 from analysis.mismatch import jumps, mismatch_line, mismatch_of
 from analysis.phases import shown_phase
-from analysis.planned import PlanRead
+from analysis.planned import PlanRead, factors_label
 from analysis.runs import rows_of
 from analysis.terms import in_words
 from analysis.verdict.arm_verdict import NO_SPAN, ArmVerdict, Caveat, Ratio, Span, ratio_text, seconds_text

@@ -146,14 +146,17 @@ def _answer(content: Content, arms: Sequence[ComparedArm], args: argparse.Namesp
         told.append(f"{flag} was not used: it is of a column of a table, and no run was read from one.")
     for line in (*_summary(content), *left_out, *sentences, *dict.fromkeys(taken), *told):
         _say(line, args)
-    as_markdown = verdict_markdown(content.arm_verdicts) or escaped(content.no_comparison)
+
+    def as_markdown() -> str:
+        return verdict_markdown(content.arm_verdicts) or escaped(content.no_comparison)
+
     add_to_job_summary(as_markdown)
     # What flags would add changes nothing where nothing can be compared.
     lacking = _not_in_logs(arms, content) if content.arm_verdicts else []
     if args.json:
         print(json.dumps(content.verdict_file, indent=1, ensure_ascii=False, allow_nan=False))
     elif args.markdown:
-        print(as_markdown)
+        print(as_markdown())
     elif content.arm_verdicts:
         print_verdict(content.arm_verdicts, lacking)
     else:

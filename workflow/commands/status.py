@@ -269,6 +269,6 @@ def verdict(args: argparse.Namespace) -> None:
     folder = require_report(plan, args.config or CONFIG)
     found: VerdictFile = read_file(VerdictFile, folder / "verdict.json", "the report", ("arms", "no_comparison"))
     verdicts = [ArmVerdict.from_json(dict(one)) for one in found["arms"]]
-    add_to_job_summary(verdict_markdown(verdicts) or escaped(found["no_comparison"]))
+    add_to_job_summary(lambda: verdict_markdown(verdicts) or escaped(found["no_comparison"]))
     print_verdict(verdicts)
     print_lines(filter(None, [found["no_comparison"], f"report: {folder / 'report.html'}"]))
