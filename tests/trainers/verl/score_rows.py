@@ -135,6 +135,7 @@ def seeds(version, inputs):
     from trainers.verl.driver.train import _config
 
     plain = OmegaConf.to_container(composed(version, inputs))
+    plain["actor_rollout_ref"]["rollout"]["name"] = "vllm"
     if version == "0.4.1":
         return ["seed" in _config(plain, at).actor_rollout_ref.rollout for at in (None, 20)]
     from verl.utils.config import omega_conf_to_dataclass
