@@ -38,20 +38,18 @@ def learning_rate_warmup(case: Case) -> Iterator[Finding]:
 
 
 def checkpoints(case: Case) -> Iterator[Finding]:
-    """Checkpoints or validations that come after the run's end."""
-    steps = int(case.workload["steps"])
-    kinds = (("save-steps", "save_steps", "checkpoint"), ("test-steps", "test_steps", "validation"))
-    for code, key, what in kinds:
-        if case.trainer.trains and (every := int(case.workload.get(key) or 0)) > steps:
-            yield Finding(
-                "odd",
-                code,
-                (case.arm,),
-                f"a {what} every {every} steps, and the run has {steps}",
-                f"the run has no {what}{'; after a stop it starts again' * (key == 'save_steps')}",
-                _PAGE,
-                f"workload.{key}: {max(1, steps // 4)}, or 0 for none",
-            )
+    """Checkpoints that would come after the run's end."""
+    steps, every = int(case.workload["steps"]), int(case.workload.get("save_steps") or 0)
+    if case.trainer.trains and every > steps:
+        yield Finding(
+            "odd",
+            "save-steps",
+            (case.arm,),
+            f"a checkpoint every {every} steps, and the run has {steps}",
+            "the run has no checkpoint: after a stop it starts again",
+            _PAGE,
+            f"workload.save_steps: {max(1, steps // 4)}, or 0 for none",
+        )
 
 
 def expanded(case: Case) -> Iterator[Finding]:
