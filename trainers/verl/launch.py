@@ -9,9 +9,9 @@ from typing import Any
 from common.errors import UserError
 from node.dataset import BUILTIN_DATA
 from node.tiny import BUILTIN_MODELS
-from trainers.hf_launch import value_of
 from trainers.launching import Argument, Launch, Launched, Left, Surroundings, as_count
 from trainers.verl.driver.overrides import ACTOR, BOOKKEEPING, MODEL, ROLLOUT, listed_part
+from trainers.verl.given import parsed, value_of
 from trainers.verl.releases import Release, releases
 from trainers.verl.releases.release import LOSSES
 from trainers.verl.settings import settings as derived
@@ -62,8 +62,7 @@ def arguments(words: Sequence[str]) -> int | None:
 
 def settings(words: Sequence[Argument], around: Surroundings, version: str) -> Mapping[str, Any]:
     """The settings that the command itself gives."""
-    pairs = [text.partition("=") for text in _overrides(words)]
-    return {key.lstrip("+"): None if text in ("null", "None") else value_of(text) for key, _, text in pairs}
+    return dict(parsed(text.lstrip("+") for text in _overrides(words)))
 
 
 def launch(words: Sequence[Argument], around: Surroundings) -> Launched:
@@ -103,7 +102,7 @@ def launch(words: Sequence[Argument], around: Surroundings) -> Launched:
         elif listed_part(bare, (*release.job_keys, *BOOKKEEPING)):
             places.append((word.line, bare))
         else:
-            _option(found, release, word, key, None if text in ("null", "None") else value_of(text))
+            _option(found, release, word, key, value_of(text))
     found.left += _not_kept(values, found, words)
     if unsaid := dict.fromkeys(key.rpartition(".")[2] for key in found.owners if _given(words, key) is None):
         found.left.append(Left(0, ", ".join(unsaid), "the script leaves these to verl, the workload decides them"))

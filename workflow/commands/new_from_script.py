@@ -17,7 +17,6 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from common.dotted import flatten, overrides_by_key
 from common.errors import UserError
 from common.files import ROOT
 from common.messages import join_first, short_repr, unknown_name
@@ -26,7 +25,6 @@ from common.verdicts import count_of
 from node.built_in_rewards import ROW
 from node.hub import DATA_SUFFIXES, commit_command, source_kind
 from node.own_reward import ARGUMENTS
-from trainers.hf_launch import value_of
 from trainers.launching import Left
 from trainers.section import NO_COMMIT
 from trainers.workload import Workload
@@ -303,7 +301,7 @@ def differences(read: LaunchScript, plan: Plan) -> list[Left]:
     run = next(run for run in plan.runs.values() if run.spec["arm"] == plan.config.baseline)
     args = run.spec["trainer_args"]
     theirs = launch.settings(read.words, read.around, str(args.get("version", "")))
-    ours = {**flatten(args), **overrides_by_key(args)}
+    ours = trainer.settings(args, None).values
     named = {name for one in read.left for name in re.findall(r"[\w.]+", one.what)}
     found = []
     for key, value in theirs.items():
@@ -323,8 +321,6 @@ def _plain(value: Any) -> Any:
     """A setting's value for comparing: 1.0 is 1, and a list of one item is the item."""
     if isinstance(value, list | tuple):
         return _plain(value[0]) if len(value) == 1 else [_plain(item) for item in value]
-    if isinstance(value, str):
-        value = value_of(value.strip("'\""))
     return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else value
 
 
