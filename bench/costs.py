@@ -13,12 +13,11 @@ import yaml
 from bench.functions import two_logs
 from bench.long_logs import FORMATS, write_log, write_wandb_offline
 from bench.measure import ROOT, Cost, Line, cost_of
-from bench.wandb_files import METRICS, write_runs
 from common.files import fingerprint_of
 
 PROGRAMS = Path(sys.executable).parent
 STEPS = 100
-PLANNED, DRY, COLLECTED, REPORTED, EXPERIMENTS = 10_000, 4500, 100, 1000, 1000
+PLANNED, DRY, REPORTED, EXPERIMENTS = 10_000, 4500, 1000, 1000
 LOG_BYTES = 300_000_000
 RELEASES = {"swift-jsonl": ("swift", "4.6.0"), "trainer-state": ("trl", "1.16.0"), "wandb": ("trl", "1.16.0")}
 PLAN = """
@@ -44,7 +43,7 @@ rule collect:
 def command_lines() -> list[Line]:
     """Every command whose time grows with what it reads."""
     lines = []
-    for measured in (_compare, _plan, _dry_run, _collect, _report, _history):
+    for measured in (_compare, _plan, _dry_run, _report, _history):
         with tempfile.TemporaryDirectory() as folder:
             lines += measured(Path(folder))
     return lines
@@ -110,12 +109,6 @@ def _dry_run(folder: Path) -> list[Line]:
     plain = cost_of([snakemake, "-n", "--cores", "1", "--snakefile", f"{folder}/Snakefile"], cwd=folder)
     cost = cost_of([snakemake, "--profile", "profiles/local", "-n", "--configfile", str(file)])
     return [Line(f"snakemake -n, {DRY:,} runs ({2 * DRY:,} jobs): CPU time", cost.cpu_s, 20, "s", plain.cpu_s)]
-
-
-def _collect(folder: Path) -> list[Line]:
-    folders = write_runs(folder / "bench", COLLECTED, STEPS)
-    what = f"collect {COLLECTED} offline wandb runs of {STEPS} steps x {METRICS} metrics"
-    return _lines(what, cost_of([sys.executable, "-m", "analysis.collect", *map(str, folders)]), 60, 500)
 
 
 def _report(folder: Path) -> list[Line]:

@@ -13,12 +13,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from bench.measure import ROOT
-from common.files import fingerprint_of
-
 METRICS = 80
-ARMS = {"vllm": ("vllm", 1.0), "sglang": ("sglang", 0.8)}
-INPUTS = {"data_sha256": "d" * 64, "model_sha256": "e" * 64}
 # Logs as verl does: a row for each step, under wandb's own step.
 WRITER = """
 import json, sys, wandb
@@ -112,38 +107,6 @@ def read_records(data: bytes) -> list[Any]:
     return found
 
 
-def write_runs(results: Path, runs: int, steps: int) -> list[Path]:
-    """`runs` finished runs of two arms with offline wandb files and nothing else, and their plan; the run folders."""
-    data = template(results.parent / "template", steps).read_bytes()
-    originals = read_records(data)
-    folders, fingerprints = [], {}
-    for number in range(runs):
-        arm = list(ARMS)[number % len(ARMS)]
-        run_id = f"{arm}-s{number // len(ARMS)}"
-        rng = random.Random(run_id)
-        rows = [step_row(step, ARMS[arm][1], rng) for step in range(1, steps + 1)]
-        folder = results / "runs" / run_id
-        offline = folder / "attempts" / "1" / "wandb" / f"offline-run-20260101_000000-{number:08d}"
-        offline.mkdir(parents=True)
-        (offline / f"run-{number:08d}.wandb").write_bytes(framed(data[:HEAD], with_numbers(originals, rows)))
-        fingerprints[run_id] = _write_run_files(folder, run_id, arm, number, steps)
-        folders.append(folder)
-    plan = {
-        "experiment": results.name,
-        "description": "Made-up timings.",
-        "baseline": "vllm",
-        "arms": {
-            arm: {"trainer": "verl", "engine": engine, "stack": f"verl04-{engine}", "options": {}}
-            for arm, (engine, _) in ARMS.items()
-        },
-        "warmup_steps": 2,
-        "runs": list(fingerprints),
-        "fingerprints": fingerprints,
-    }
-    (results / "plan.json").write_text(json.dumps(plan))
-    return folders
-
-
 def with_numbers(originals: list[Any], rows: list[dict[str, float]]) -> list[bytes]:
     """The records of the template with these rows' numbers in its history, and in the summary of each row."""
     found, row = [], 0
@@ -157,51 +120,3 @@ def with_numbers(originals: list[Any], rows: list[dict[str, float]]) -> list[byt
         row += kind == "history"
         found.append(record.SerializeToString())
     return found
-
-
-def _write_run_files(folder: Path, run_id: str, arm: str, number: int, steps: int) -> str:
-    """spec.json, attempt.json and done.json; the fingerprint."""
-    engine = ARMS[arm][0]
-    spec: dict[str, Any] = {
-        "spec_version": 1,
-        "experiment": "bench",
-        "run_id": run_id,
-        "arm": arm,
-        "trainer": "verl",
-        "engine": engine,
-        "stack": f"verl04-{engine}",
-        "seed": number // len(ARMS),
-        "factors": {},
-        "workload": {"steps": steps, "batch_size": 16, "num_generations": 4, "max_response_length": 31744},
-        "options": {},
-        "env": {},
-        "trainer_args": {"version": "0.4.1", "overrides": []},
-        "lock_id": "0123456789ab",
-        "inputs_id": "89abcdef",
-    }
-    fingerprint = spec["fingerprint"] = fingerprint_of(spec)
-    hardware = {"host": "node1", "cpu": "none", "cpus": 2, "threads": 1, "memory_gib": 1, "gpus": []}
-    done = {
-        "run_id": run_id,
-        "fingerprint": fingerprint,
-        "attempt": 1,
-        "first_step": 1,
-        "last_step": steps,
-        "steps": steps,
-        # One after the other: a step takes some five minutes.
-        "started": 1.7e9 + 1e6 * number,
-        "finished": 1.7e9 + 1e6 * number + 1e3 * steps,
-        "inputs": INPUTS,
-        "versions": {"python": "3.11", "verl": "0.4.1", engine: "0.8.5"},
-        "hardware": hardware,
-        "resolved": {},
-    }
-    order = {"attempt": 1, "run_id": run_id, "fingerprint": fingerprint, "inputs_sha256": INPUTS}
-    for path, content in (("spec.json", spec), ("attempts/1/attempt.json", order), ("done.json", done)):
-        (folder / path).write_text(json.dumps(content))
-    return fingerprint
-
-
-if __name__ == "__main__":
-    sys.path.insert(0, str(ROOT))
-    write_runs(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]))
