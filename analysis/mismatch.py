@@ -27,6 +27,8 @@ DEFINITIONS = {
 """Quantities that trainers log; what two arms do not log by one definition is not compared. The first one counts."""
 BOUNDS = {"rollout_logp_gap": 0.1}
 """From here on the gate fails: slime's own tests of a training end there (docs/report.md)."""
+ROUNDING = {"rollout_logp_gap": 1e-5, "rollout_k3": 1e-10}
+"""Below it log-probabilities differ as float32 rounds: which engine is farther means nothing."""
 COLUMNS = ["factors", "arm", "definition", "baseline", "arm_value", "ratio", "low", "high", "at_equal_lengths"]
 # A run's mismatch has jumped where its later steps lie so many times higher, all but this share above all but that.
 JUMP, LEAST_STEPS_EACH, OVERLAP = 3.0, 4, 0.1
@@ -113,6 +115,8 @@ def mismatch_line(arms: tuple[str, str], one: Mismatch | None) -> str:
     if not math.isnan(low):
         known += f"; 95% CI {ratio_text(low).removesuffix('x')} to {ratio_text(high).removesuffix('x')} times"
     values = f"{one.arm:.3g} against {one.baseline:.3g}"
+    if max(one.arm, one.baseline) < ROUNDING.get(one.quantity, 0.0):
+        return f"{arm} and {baseline} are as near to their trainers as float32 rounds: {values} ({known})."
     if not (low > 1 or high < 1):
         return f"How far {arm} and {baseline} are from their trainers is not resolved: {values} ({known})."
     first, second, factor = (arm, baseline, one.ratio) if low > 1 else (baseline, arm, 1 / one.ratio)

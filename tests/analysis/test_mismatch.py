@@ -45,6 +45,12 @@ def test_alike_engines_are_not_resolved_and_one_run_an_arm_has_no_interval():
     assert found.mismatch == ""
 
 
+def test_engines_that_differ_from_their_trainers_by_rounding_have_no_order():
+    (found,) = said(with_mismatch(2e-7, 6e-7))
+    assert found.mismatch.startswith("b and a are as near to their trainers as float32 rounds: ")
+    assert "times as far" in said(with_mismatch(2e-7, 6e-5))[0].mismatch
+
+
 def test_longer_responses_are_taken_out():
     """The arm's responses are half as long again, and its mismatch grows with them and with nothing else."""
     (found,) = said(with_mismatch(0.02, 0.02, scale=1.5, spread=0.01))
