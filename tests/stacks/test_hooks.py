@@ -86,6 +86,9 @@ from importlib.metadata import version
 from packaging.version import Version
 
 package, distribution, rows = json.loads(sys.argv[1])
+if package == "sglang":  # the stack lacks what it imports for GPUs
+    from engines.sglang import standins
+    standins.install()
 release, found, seen = Version(version(distribution)), [], 0
 
 def parameters(function):
