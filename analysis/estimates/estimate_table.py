@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from analysis.compared import SIZES, Compared, disagrees
+from analysis.compared import RESPONSES, SIZES, Compared, disagrees, mean_of_runs
 from analysis.estimates.comparable import ALL_COMPARABLE, Comparable
 from analysis.planned import EQUAL_WITHIN, PlanRead, at
 from analysis.quantiles import CONFIDENCE, confidence_at
@@ -33,6 +33,11 @@ QUICK = 0.25
 WORK_DIFFERS_FROM = 0.01
 # No engine is so much faster than another: from here on a unit is the likelier cause.
 OTHER_UNIT_FROM = 5.0
+UNNUMBERED = "step-by-place"
+"""The code of the finding that a log does not give the steps of its rows."""
+# From this ratio of responses a row on, rows without numbers are likelier of several steps than of a larger batch.
+OTHER_ROWS_FROM = 1.5
+ROWS_UNKNOWN = "one arm's rows have more responses, and a log does not give the steps of its rows"
 UNIT_UNSAID = f"a ratio beyond {OTHER_UNIT_FROM:g} needs the unit of the seconds"
 NUMBERS = ("value", "baseline_s", "arm_s", "low", "high", "minimum_detectable_ratio", "runs_to_resolve")
 COLUMNS = [
@@ -42,13 +47,17 @@ COLUMNS = [
 
 
 def estimate_table(
-    wide: pd.DataFrame, plan: PlanRead, every: Sequence[Compared], comparable: Comparable = ALL_COMPARABLE
+    wide: pd.DataFrame,
+    plan: PlanRead,
+    every: Sequence[Compared],
+    comparable: Comparable = ALL_COMPARABLE,
+    unnumbered: Collection[str] = (),
 ) -> tuple[pd.DataFrame, list[Verdict]]:
     """One row per factor combination, arm and estimate (columns: `COLUMNS`), and the findings.
 
     verdict: `+` faster, `-` slower, `~` not resolved, `x` not comparable or without a value (`why` says which, `settle`
     what would give one). `low` and `high` are the 95% interval; `runs_to_resolve` is the number of further runs of each
-    arm that would resolve it.
+    arm that would resolve it. `unnumbered` are the runs whose logs do not give the steps of their rows.
     """
     rows: list[Row] = []
     verdicts: list[Verdict] = []
@@ -69,6 +78,11 @@ def estimate_table(
             verdicts.append(
                 Verdict("warning", "unit-unsaid", f"{one.arm} against {one.baseline}: {unsaid}", (one.arm,))
             )
+        responses = sorted(mean_of_runs(side, side[RESPONSES]) for side in one.sides)
+        by_place = any(side["run"].isin(unnumbered).any() for side in one.sides)
+        if by_place and responses[1] >= OTHER_ROWS_FROM * responses[0]:
+            unknown = {"verdict": "~", "open": ROWS_UNKNOWN, "why": ROWS_UNKNOWN}
+            found = [row | unknown if row["value"] > 0 else row for row in found]
         rows += [head | row for row in found]
         off = [f"{r['estimate'].replace('_', ' ')} {r['value']:.3f}x" for r in found if r["verdict"] in "+-"]
         if off and plan.repeats(one.arm):

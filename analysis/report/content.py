@@ -15,7 +15,7 @@ from analysis.comparison_tables import comparison_table, phase_speedups
 from analysis.cost import cost_table
 from analysis.counted import wide_steps
 from analysis.estimates.comparable import comparable
-from analysis.estimates.estimate_table import PER_STEP, estimate_table
+from analysis.estimates.estimate_table import PER_STEP, UNNUMBERED, estimate_table
 from analysis.estimates.gate import gate_table, reward_verdicts
 from analysis.estimates.ranking import ranking_lines, ranking_table
 from analysis.machines import disturbance_verdicts, disturbances
@@ -174,7 +174,8 @@ def _evidence(
     divisible, refusals = comparable(runs, plan, wide)
     every = compared(wide, plan)
     comparison, matched = comparison_table(wide, every, divisible.refused)
-    estimates, disagreements = estimate_table(wide, plan, every, divisible)
+    unnumbered = {run for one in read if one.code == UNNUMBERED for run in one.about}
+    estimates, disagreements = estimate_table(wide, plan, every, divisible, unnumbered)
     # Where phases overlap, no part of a step is told.
     told = [arm for arm in plan.arms if arm not in {arm for _, arm in divisible.throughput_only}]
     trees = {arm: list(dict.fromkeys(run.tree for run in runs if run.arm == arm)) for arm in told}
