@@ -116,7 +116,9 @@ def reward_verdicts(wide: pd.DataFrame) -> Iterator[Verdict]:
                 "attempts/*/reward_failures.jsonl has each with its reason"
             )
             yield Verdict("warning", "reward-failed", text)
-    for run_id, of_run in wide.groupby("run_id", sort=False) if REWARD in wide else ():
+    # Of these columns alone: the groups of a table are a copy of it.
+    known = wide[["run_id", "step", REWARD]] if REWARD in wide else wide[["run_id"]][:0]
+    for run_id, of_run in known.groupby("run_id", sort=False):
         bad = of_run.loc[~np.isfinite(of_run[REWARD].astype(float)), "step"]
         if 0 < len(bad) < len(of_run):
             text = f"run {run_id}: the reward is no number at {count_of(len(bad), 'step')} (first: step {bad.min()})"
