@@ -50,6 +50,7 @@ EXCEPTIONS = {
     "node/dataset.py": "prepares the inputs, before any training; snakemake reports its error and keeps nothing",
     "node/inputs.py": "the same",
     "node/policy.py": "the same",
+    "engines/printed.py": "the analysis reads logs with it, after the training",
     "node/reward_model.py:reward_model_problem": "the same",
     "node/hf_training.py:is_complete": "`newest_checkpoint` tries all of it again",
     "node/hf_training.py:_has_content": "the same",

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from node.attempt import stack_origin
+from node.exit_codes import UNFIT_NODE
 
 from ..attempts import TRANSFORMERS, run_python
 
@@ -81,7 +82,7 @@ def test_a_working_stack_is_recorded_in_the_attempts_folder(python, tmp_path):
 @pytest.mark.full("libraries of a stack")
 def test_a_stack_that_does_not_work_is_rejected_with_the_failed_checks(python, tmp_path):
     done = run_python(python, "-c", CHECK, tmp_path, ANOTHER)  # another stack's expectations
-    assert done.returncode == 2
+    assert done.returncode == UNFIT_NODE
     last = done.stderr.splitlines()[-1]
     assert last.startswith(f"error: the stack {ANOTHER} does not work on ")
     assert "got not installed" in last
@@ -90,7 +91,7 @@ def test_a_stack_that_does_not_work_is_rejected_with_the_failed_checks(python, t
 
 def test_a_check_that_hangs_is_killed_and_reported(python, tmp_path):
     done = run_python(python, "-c", CHECK, tmp_path, TRANSFORMERS, "0.5")  # no check of a stack is done in that time
-    assert done.returncode == 2 and "Traceback" not in done.stderr
+    assert done.returncode == UNFIT_NODE and "Traceback" not in done.stderr
     last = done.stderr.splitlines()[-1]
     assert "did not end within 0 s on" in last and "was killed" in last and "Exclude the node" in last
 
