@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from engines.printed import Line
+from engines.printed import PrintedLine
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class Engine:
     """What it runs with on a GPU where a trainer gives it no options of its own, as far as all its releases agree."""
     measured: tuple[str, ...] = ()
     """What else of its final settings `reported` reads: the engine makes it from its options and its GPU."""
-    printed: tuple[Line, ...] = ()
+    printed: tuple[PrintedLine, ...] = ()
     """The lines of its log that tell its settings when it starts."""
     unmodelled_options: Mapping[str, str] = field(default_factory=dict)
     """Options that change the tokens or bytes of an iteration, so that the floor is wrong; with their effect."""

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 
-class Line(NamedTuple):
+class PrintedLine(NamedTuple):
     """A line of an engine's start: a plain part of it, what the reader gets of it, and the reader."""
 
     mark: str
@@ -30,7 +30,7 @@ def pairs(text: str, names: Iterable[str]) -> dict[str, Any]:
     return found
 
 
-def printed_in(paths: Iterable[Path], lines: Iterable[Line]) -> dict[str, Any]:
+def printed_in(paths: Iterable[Path], lines: Iterable[PrintedLine]) -> dict[str, Any]:
     """What these logs print of their engines: the first known value of a name, as engines of one run start alike."""
     found: dict[str, Any] = {}
     by_mark = {line.mark.encode(): line for line in lines}

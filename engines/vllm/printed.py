@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from engines.printed import Line, pairs
+from engines.printed import PrintedLine, pairs
 
 _CONFIG = ("quantization", "enforce_eager", "kv_cache_dtype", "seed", "enable_prefix_caching", "tensor_parallel_size")
 _ARGUMENTS = ("max_num_seqs", "max_num_batched_tokens", "gpu_memory_utilization", "enable_sleep_mode")
@@ -30,19 +30,19 @@ def _kernel(text: str) -> Mapping[str, Any]:
 
 
 LINES = (
-    Line("Initializing a V", re.compile(r"LLM engine \(v.*?\) with config: (.*)"), _configuration),
-    Line("non-default args", re.compile(r"non-default args: (\{.*)"), lambda text: pairs(text, _ARGUMENTS)),
-    Line(
+    PrintedLine("Initializing a V", re.compile(r"LLM engine \(v.*?\) with config: (.*)"), _configuration),
+    PrintedLine("non-default args", re.compile(r"non-default args: (\{.*)"), lambda text: pairs(text, _ARGUMENTS)),
+    PrintedLine(
         "Chunked prefill is enabled", re.compile(r"(max_num_batched_tokens=\d+)"), lambda text: pairs(text, _ARGUMENTS)
     ),
-    Line(
+    PrintedLine(
         "KV cache size",
         re.compile(r"KV cache size: ([\d,]+) tokens"),
         lambda text: {"kv_cache_size_tokens": int(text.replace(",", ""))},
     ),
     *(
-        Line(mark, re.compile(r"Using (?:AttentionBackendEnum\.)?([\w ]+?)(?: attention)? backend"), _kernel)
+        PrintedLine(mark, re.compile(r"Using (?:AttentionBackendEnum\.)?([\w ]+?)(?: attention)? backend"), _kernel)
         for mark in ("backend on V1 engine", "attention backend out of", "Using AttentionBackendEnum.")
     ),
-    Line("Graph capturing finished", re.compile(r"(finished)"), lambda text: {"cudagraph_mode": "captured"}),
+    PrintedLine("Graph capturing finished", re.compile(r"(finished)"), lambda text: {"cudagraph_mode": "captured"}),
 )

@@ -17,7 +17,7 @@ from workflow.commands.cancel import cancel
 from workflow.head.watch import START_PATIENCE_S, LocalWatch
 from workflow.runs.experiment import ExpectedRun, Experiment
 from workflow.runs.locks import try_lock
-from workflow.runs.orders import Job, order_of
+from workflow.runs.orders import Presence, order_of
 
 from ..job.run_bench import ROOT, RunBench
 from ..programs import executable
@@ -121,9 +121,9 @@ def test_a_job_may_be_much_younger_than_its_launcher(tmp_path, monkeypatch):
     later = time.monotonic() + 10 * START_PATIENCE_S
     monkeypatch.setattr(time, "monotonic", lambda: later)
     watched.submitted()
-    assert watched.state(order_of(made)).job is Job.WAITING
+    assert watched.state(order_of(made)).job is Presence.WAITING
     monkeypatch.setattr(time, "monotonic", lambda: later + 2 * START_PATIENCE_S)
-    assert watched.state(order_of(made)).job is Job.NONE
+    assert watched.state(order_of(made)).job is Presence.NONE
 
 
 def test_data_with_fewer_prompts_than_a_step_is_refused_before_a_job(bench):

@@ -12,7 +12,7 @@ from common.files import write_text
 from common.retry import retry_io
 from workflow.runs import pulse
 from workflow.runs.locks import try_lock
-from workflow.runs.orders import Job, local_job, order_of, slurm_job, write_end
+from workflow.runs.orders import Presence, local_job, order_of, slurm_job, write_end
 from workflow.runs.paths import RunPaths
 from workflow.runs.pulse import HeartbeatWatch
 from workflow.slurm.commands import QueueJob
@@ -30,15 +30,15 @@ def queue(*states, name=NAME):
 @pytest.mark.parametrize(
     ("seen", "job", "note"),
     [
-        (queue("RUNNING"), Job.RUNNING, ""),
-        (queue("PENDING"), Job.WAITING, ""),
-        (queue("PENDING", "RUNNING"), Job.RUNNING, ""),
-        (queue("SUSPENDED"), Job.RUNNING, "suspended"),
-        (queue("COMPLETING"), Job.RUNNING, "completing"),
-        (queue("CANCELLED", "FAILED"), Job.NONE, ""),
-        (queue("RUNNING", name="another.name"), Job.NONE, ""),
-        (queue(), Job.NONE, ""),
-        (Queue(1.0, "down"), Job.UNKNOWN, "is left alone while Slurm does not answer (down)"),
+        (queue("RUNNING"), Presence.RUNNING, ""),
+        (queue("PENDING"), Presence.WAITING, ""),
+        (queue("PENDING", "RUNNING"), Presence.RUNNING, ""),
+        (queue("SUSPENDED"), Presence.RUNNING, "suspended"),
+        (queue("COMPLETING"), Presence.RUNNING, "completing"),
+        (queue("CANCELLED", "FAILED"), Presence.NONE, ""),
+        (queue("RUNNING", name="another.name"), Presence.NONE, ""),
+        (queue(), Presence.NONE, ""),
+        (Queue(1.0, "down"), Presence.UNKNOWN, "is left alone while Slurm does not answer (down)"),
     ],
 )
 def test_a_slurm_jobs_state(seen, job, note):
@@ -48,11 +48,11 @@ def test_a_slurm_jobs_state(seen, job, note):
 
 def test_a_job_of_this_machine_lives_while_it_holds_its_lock(tmp_path):
     made = MadeRun(tmp_path, "a").job(cluster="local")
-    assert local_job(made.paths).job is Job.NONE
+    assert local_job(made.paths).job is Presence.NONE
     lock = try_lock(made.paths.live_lock)
     assert lock is not None
     with lock:
-        assert local_job(made.paths).job is Job.RUNNING
+        assert local_job(made.paths).job is Presence.RUNNING
 
 
 def test_an_end_counts_for_its_own_order_alone(tmp_path):

@@ -7,7 +7,7 @@ import pytest
 from workflow.head import watch
 from workflow.head.watch import SlurmWatch
 from workflow.runs.ends import explain
-from workflow.runs.orders import Job, order_of
+from workflow.runs.orders import Presence, order_of
 from workflow.slurm import shared_queue
 
 from ..runs.make_runs import MadeRun
@@ -34,12 +34,12 @@ def test_a_job_that_was_accepted_and_never_listed_is_lost_once_slurmctld_does_no
     order = order_of(made.paths)
     fake("squeue", squeue())
     calls = fake("scontrol", "echo JobId=7 JobState=PENDING")
-    assert [watched.state(order).job for _ in range(2)] == [Job.UNKNOWN] * 2
+    assert [watched.state(order).job for _ in range(2)] == [Presence.UNKNOWN] * 2
     assert "show job --oneliner 7" in calls.read_text()
     fake("scontrol", "echo down >&2; exit 1")
-    assert watched.state(order).job is Job.UNKNOWN
+    assert watched.state(order).job is Presence.UNKNOWN
     fake("scontrol", UNKNOWN)
-    assert watched.state(order).job is Job.NONE
+    assert watched.state(order).job is Presence.NONE
     fake("sacct", sacct())
     assert explain(watched.last_words(order)) == "is unknown to Slurm"
 
@@ -48,13 +48,13 @@ def test_one_answer_without_a_job_that_was_listed_is_enough(fake, submitted):  #
     made, watched = submitted
     order = order_of(made.paths)
     fake("squeue", squeue(line("7", "PENDING", name=made.name)))
-    assert watched.state(order).job is Job.WAITING
+    assert watched.state(order).job is Presence.WAITING
     fake("squeue", squeue())
-    assert watched.state(order).job is Job.NONE
+    assert watched.state(order).job is Presence.NONE
     # Whom the new entry waits behind is listed again: no third one follows.
     watched.submitted()
     fake("scontrol", "echo JobId=7 JobState=RUNNING")
-    assert watched.state(order).job is Job.UNKNOWN
+    assert watched.state(order).job is Presence.UNKNOWN
 
 
 def test_a_cancellation_is_said_with_its_user_and_counts_for_its_own_job(fake, submitted, monkeypatch):  # noqa: F811
@@ -63,7 +63,7 @@ def test_a_cancellation_is_said_with_its_user_and_counts_for_its_own_job(fake, s
     monkeypatch.setattr(time, "sleep", lambda seconds: None)
     fake("squeue", squeue(line("7", "CANCELLED", name=made.name)))
     fake("sacct", sacct(f"7|CANCELLED by 0|0:0|gpu1|{made.name}"))
-    assert watched.state(order).job is Job.NONE
+    assert watched.state(order).job is Presence.NONE
     assert explain(watched.last_words(order)).startswith("was cancelled by root")
     made.job(job_id="8")
     fake("sacct", sacct())

@@ -16,7 +16,7 @@ from common.retry import READ_PATIENCE_S, retry_io
 from common.shown import print_lines
 from workflow.runs.experiment import Experiment, find_experiment, unplanned
 from workflow.runs.locks import holder_note
-from workflow.runs.orders import Job, Order, local_job, order_of, owner_of, write_end
+from workflow.runs.orders import Order, Presence, local_job, order_of, owner_of, write_end
 from workflow.runs.pulse import filesystem_now, still_writes
 from workflow.slurm import commands as slurm
 from workflow.slurm.commands import SlurmError
@@ -65,7 +65,7 @@ def cancel(experiment: Experiment, chosen: Sequence[str], now: bool = False) -> 
         _require_own(order.run.order)
     results = {}
     for run_id, order in orders.items():
-        if not order.on_slurm and local_job(order.run).job is not Job.NONE:
+        if not order.on_slurm and local_job(order.run).job is not Presence.NONE:
             _end(order, "now" if now else "soon")
             results[run_id] = f"asked to stop {'at once' if now else 'after its step, with a checkpoint'}"
     results |= _cancel_slurm(experiment, {run_id: order for run_id, order in orders.items() if order.on_slurm}, results)

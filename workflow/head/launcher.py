@@ -36,7 +36,7 @@ from workflow.head.watch import LocalWatch, SlurmWatch, Watch, remark
 from workflow.runs.ends import Then, explain, what_follows
 from workflow.runs.history import attempts_of_order, finished_attempt, log_of, steps_of, why_unfinished
 from workflow.runs.locks import Lock, holder_note, try_lock
-from workflow.runs.orders import Job, JobState, Order, order_of, write_end
+from workflow.runs.orders import JobState, Order, Presence, order_of, write_end
 from workflow.runs.paths import AttemptPaths, RunPaths
 from workflow.runs.progress import JobReporter, readable_duration
 
@@ -183,7 +183,7 @@ class Launcher:
             order = order_of(self.run)
             self._require_one_cluster(order)
             state = self._known_state(order)
-            if state.job is Job.NONE:
+            if state.job is Presence.NONE:
                 return None
             queued = state.queued
             name = f"Slurm job {queued.job_id}" if queued is not None else "its job"
@@ -211,7 +211,7 @@ class Launcher:
     def _known_state(self, order: Order) -> JobState:
         """The state of the job by a new answer, once there is one."""
         said = ""
-        while (state := self.watch.state(order, fresh=not said)).job is Job.UNKNOWN:
+        while (state := self.watch.state(order, fresh=not said)).job is Presence.UNKNOWN:
             if state.note != said:
                 said = state.note
                 self._print(f"{order.label} {said}; waiting")
@@ -230,7 +230,7 @@ class Launcher:
             state = there.state(order, fresh=True)
         finally:
             self._leaves_at_once = self.watch.is_cluster
-        if state.job is not Job.NONE:
+        if state.job is not Presence.NONE:
             where, doubt = "slurm" if order.on_slurm else "local", f" ({state.note})" if state.note else ""
             raise UserError(
                 f"{self.run_id}: {order.label} ({where}) still trains this run{doubt}; start with the profile that "
@@ -263,7 +263,7 @@ class Launcher:
         while not (end := order.end()) or end.get("told_by") == "cancel":
             state = self.watch.state(order)
             reporter.report()
-            if state.job is Job.NONE:
+            if state.job is Presence.NONE:
                 end = order.end() or self.watch.last_words(order)
                 break
             if (text := remark(state)) and text != said:

@@ -13,7 +13,7 @@ from common.files import tail
 from common.messages import print_message
 from workflow.runs.ends import end_from_slurm
 from workflow.runs.history import attempts_of_order, begins_anew, read_object
-from workflow.runs.orders import Job, JobState, Order, local_job, slurm_job
+from workflow.runs.orders import JobState, Order, Presence, local_job, slurm_job
 from workflow.runs.paths import AttemptPaths, RunPaths
 from workflow.slurm import commands as slurm
 from workflow.slurm.commands import EndedJob, SlurmError, explain_wait
@@ -46,11 +46,11 @@ class LocalWatch:
         """The state of an order's job now."""
         found = local_job(self._run)
         self._seen = (
-            self._seen or found.job is Job.RUNNING or bool(order and attempts_of_order(self._run, order.content))
+            self._seen or found.job is Presence.RUNNING or bool(order and attempts_of_order(self._run, order.content))
         )
         young = time.monotonic() - self._began < START_PATIENCE_S
-        if found.job is Job.NONE and not fresh and not self._seen and young:
-            return JobState(Job.WAITING)
+        if found.job is Presence.NONE and not fresh and not self._seen and young:
+            return JobState(Presence.WAITING)
         return found
 
     def last_words(self, order: Order) -> dict[str, Any]:
@@ -91,15 +91,15 @@ class SlurmWatch:
         if not since <= self._queue.asked <= now:
             # A moment after a submission there is no hurry; a shared answer comes by itself.
             if not fresh and 0 <= now - self._submitted_at < MAX_AGE_S / 3:
-                return JobState(Job.WAITING)
+                return JobState(Presence.WAITING)
             self._queue = ask(self._run.queue, since)
         found = slurm_job(self._queue, order.names)
         listed = any(job.job_id == order.job_id and job.name == order.name for job in self._queue.jobs)
-        if found.job in (Job.WAITING, Job.RUNNING) or listed or (not self._seen and _lives(order)):
+        if found.job in (Presence.WAITING, Presence.RUNNING) or listed or (not self._seen and _lives(order)):
             self._seen = True
             self._living |= {found.queued.job_id} if found.queued is not None else set()
-        elif found.job is Job.NONE and not self._seen and not self._is_lost(order):
-            return JobState(Job.UNKNOWN, "was accepted and is in none of squeue's answers yet")
+        elif found.job is Presence.NONE and not self._seen and not self._is_lost(order):
+            return JobState(Presence.UNKNOWN, "was accepted and is in none of squeue's answers yet")
         return found
 
     def _is_lost(self, order: Order) -> bool:
@@ -178,7 +178,7 @@ def remark(state: JobState) -> str:
     if (queued := state.queued) is None:
         return state.note
     reason = queued.reason.strip("()")
-    if state.job is Job.WAITING:
+    if state.job is Presence.WAITING:
         known = explain_wait(reason)
         return "waits" + (f": {reason}" if reason not in ("", "None") else "") + (f" ({known})" if known else "")
     return (

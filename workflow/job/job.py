@@ -157,9 +157,8 @@ class JobOnNode:
         life = {"job": self.slurm_id, "token": self._token, "life": self.life, "host": self.host}
         retry_io(lambda: write_json(self.run.life, life), FILES)
         before = retry_io(lambda: next(reversed(self.run.attempts()), None), FILES)
-        here = (
-            before is None or retry_io(lambda: read_object(before.request), FILES).get("host") == socket.gethostname()
-        )
+        earlier = retry_io(lambda: read_object(before.request), FILES) if before else {}
+        here = before is None or earlier.get("host") == socket.gethostname()
         watch, lock = HeartbeatWatch(before), None
         began = time.monotonic()
         while True:
@@ -347,6 +346,5 @@ class JobOnNode:
                 pause_s = min(2 * pause_s, 30.0)
 
     def _end(self, end: dict[str, Any]) -> None:
-        retry_io(
-            lambda: write_end(self.run, self.request["start"], {"nodes": self.host, **end, "told_by": "job"}), FILES
-        )
+        end = {"nodes": self.host, **end, "told_by": "job"}
+        retry_io(lambda: write_end(self.run, self.request["start"], end), FILES)

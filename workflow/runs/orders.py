@@ -106,7 +106,7 @@ def _old_name(run: RunPaths) -> str:
     return str(record.get("name", "")) if record.get("cluster") == "slurm" and not ended else ""
 
 
-class Job(StrEnum):
+class Presence(StrEnum):
     """What the job of an open run does."""
 
     NONE = "none"
@@ -119,7 +119,7 @@ class Job(StrEnum):
 class JobState:
     """A job's state, with Slurm's own record of it and a note where that says more."""
 
-    job: Job
+    job: Presence
     note: str = ""
     queued: QueueJob | None = None
 
@@ -127,22 +127,22 @@ class JobState:
 def slurm_job(queue: Queue, names: Iterable[str]) -> JobState:
     """The state of the job of these names by squeue's answer."""
     if queue.error is not None:
-        return JobState(Job.UNKNOWN, f"is left alone while Slurm does not answer ({queue.error})")
+        return JobState(Presence.UNKNOWN, f"is left alone while Slurm does not answer ({queue.error})")
     for name in names:
         for queued in queue.living(name)[:1]:
             if queued.state == "PENDING":
-                return JobState(Job.WAITING, "", queued)
+                return JobState(Presence.WAITING, "", queued)
             usual = queued.state in ("RUNNING", "CONFIGURING")
-            return JobState(Job.RUNNING, "" if usual else queued.state.lower().replace("_", " "), queued)
-    return JobState(Job.NONE)
+            return JobState(Presence.RUNNING, "" if usual else queued.state.lower().replace("_", " "), queued)
+    return JobState(Presence.NONE)
 
 
 def local_job(run: RunPaths) -> JobState:
     """The state of a run's job on this machine: it is alive while it holds its run's lock."""
     if holder_note(run.live_lock) is not None:
-        return JobState(Job.RUNNING)
+        return JobState(Presence.RUNNING)
     beats = not can_ask(run.live_lock) and still_writes(run, filesystem_now(run.experiment))  # another user's
-    return JobState(Job.RUNNING if beats else Job.NONE)
+    return JobState(Presence.RUNNING if beats else Presence.NONE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +155,7 @@ class QueueReport:
     def state(self, order: Order) -> JobState:
         """The state of an order's job from a single look."""
         if order.on_slurm:
-            return JobState(Job.UNKNOWN) if self.unavailable else slurm_job(self.queue, order.names)
+            return JobState(Presence.UNKNOWN) if self.unavailable else slurm_job(self.queue, order.names)
         return local_job(order.run)
 
 

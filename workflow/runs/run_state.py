@@ -14,7 +14,7 @@ from workflow.runs.ends import Then, end_from_slurm, explain, what_follows
 from workflow.runs.experiment import ExpectedRun, Experiment, run_folders
 from workflow.runs.history import finished_attempt, log_of, matching_attempts, read_object, steps_of
 from workflow.runs.locks import holder_note
-from workflow.runs.orders import Job, JobState, Order, QueueReport, clock, order_of, queue_report
+from workflow.runs.orders import JobState, Order, Presence, QueueReport, clock, order_of, queue_report
 from workflow.runs.paths import AttemptPaths, RunPaths
 from workflow.runs.progress import recent_steps
 from workflow.runs.pulse import filesystem_now, silence_s, still_writes
@@ -98,14 +98,14 @@ def _unneeded(state: RunState) -> RunState:
 def _run_state(expected: ExpectedRun, order: Order, report: QueueReport, now: float) -> RunState:
     """One run's state; `now` is the file system's time."""
     run = order.run
-    job = report.state(order) if not (order.end() and not order.on_slurm) else JobState(Job.NONE)
-    writes = job.job is Job.NONE and order.on_slurm and still_writes(run, now)
+    job = report.state(order) if not (order.end() and not order.on_slurm) else JobState(Presence.NONE)
+    writes = job.job is Presence.NONE and order.on_slurm and still_writes(run, now)
     if writes and not order.end():
-        job = JobState(Job.RUNNING, "squeue does not list it, and it still writes")
+        job = JobState(Presence.RUNNING, "squeue does not list it, and it still writes")
     attempts = matching_attempts(run, expected.fingerprint, expected.inputs_sha256)
     state = RunState(
         expected.run_id,
-        live=job.job is not Job.NONE and not (job.job is Job.UNKNOWN and bool(order.end())),
+        live=job.job is not Presence.NONE and not (job.job is Presence.UNKNOWN and bool(order.end())),
         other=bool(order) and not order.is_for(expected.fingerprint, expected.inputs_sha256),
         launcher=holder_note(run.launcher_lock) is not None,
         order=order if order else None,
@@ -161,7 +161,7 @@ def _alive(state: RunState, job: JobState, order: Order, now: float) -> RunState
         age_s = silence_s(attempts[-1], now)
         sign = f"wrote {age_s:.0f} s ago" if age_s < 60.0 else f"last wrote at {clock(time.time() - age_s)}"
     queued = job.queued
-    if job.job is Job.UNKNOWN:
+    if job.job is Presence.UNKNOWN:
         job = replace(job, note=sign or "has not begun yet")
     elif queued is not None and queued.state == "RUNNING" and attempts and silence_s(attempts[-1], now) > _UNHEARD_S:
         # A slurmctld that was killed while the job ended shows it as running, and corrects that only after minutes.
@@ -174,7 +174,7 @@ def _alive(state: RunState, job: JobState, order: Order, now: float) -> RunState
     if queued is None:
         return state
     state = replace(state, node=queued.nodes)
-    if job.job is Job.WAITING:
+    if job.job is Presence.WAITING:
         return replace(state, reason=queued.reason.strip("()").split(",")[0], start=queued.start)
     return replace(state, walltime_left_s=seconds_of(queued.left))
 
