@@ -55,16 +55,18 @@ class Mismatch:
 
 def mismatch_of(wide: pd.DataFrame, one: Compared) -> Mismatch | None:
     """The mismatch of both arms by the first definition that all runs log in the compared steps; None without one."""
-    for quantity in DEFINITIONS:
+    for quantity in (name for name in DEFINITIONS if name in wide and not one.is_empty):
         sides = [_with_mismatch(wide, side, quantity) for side in one.sides]
-        if quantity in wide and not one.is_empty and all(map(_all_runs_log_it, sides)):
+        if all(map(_all_runs_log_it, sides)):
             return _compared(quantity, *(side[np.isfinite(side["seconds"])] for side in sides))
     return None
 
 
 def _with_mismatch(wide: pd.DataFrame, side: pd.DataFrame, quantity: str) -> pd.DataFrame:
     """The compared steps with the mismatch in the place of the seconds: a token's mean grows with the length."""
-    return side.assign(seconds=column_of(wide, side, quantity), tokens=side["mean_length"], floor=math.nan)
+    # Without the other columns: of many runs they would be copied for each definition.
+    lengths = side[["run", "step", "n", "longest", "mean_length"]].rename(columns={"mean_length": "tokens"})
+    return lengths.assign(seconds=column_of(wide, side, quantity), floor=math.nan)
 
 
 def _all_runs_log_it(side: pd.DataFrame) -> bool:
