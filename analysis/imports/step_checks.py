@@ -5,12 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import pairwise
+from itertools import chain, islice, pairwise
 
 from analysis.phases import BETWEEN_STEPS
 from analysis.steps import ChosenStep
 from common.errors import UserError
-from common.messages import join_first
 from common.verdicts import Verdict, count_of
 from trainers.logs.record import STEPS_LOGGED, Imported, StepRecord
 
@@ -56,10 +55,13 @@ def hole_verdicts(chosen: Sequence[ChosenStep], run_id: str) -> list[Verdict]:
         text = f"{run_id}: only every {every}th step is there, from {steps[0]} to {steps[-1]}"
         return [Verdict("note", "steps-apart", text)]
     windows = [int(c.record.scalars.get(STEPS_LOGGED, every)) for c in chosen[1:]]
-    missing = [step for (a, b), w in zip(pairwise(steps), windows, strict=True) for step in range(a + w, b, w)]
-    many = f"{count_of(len(missing), 'step')} between {steps[0]} and {steps[-1]}"
-    verb = "is" if len(missing) == 1 else "are"
-    text = f"{run_id}: {many} {verb} in none of its sources ({join_first(missing)}); the others count"
+    # Ranges: a counter that jumps leaves a hole of any length.
+    holes = [range(a + w, b, w) for (a, b), w in zip(pairwise(steps), windows, strict=True)]
+    count, most = sum(map(len, holes)), 10
+    shown = ", ".join(map(str, islice(chain.from_iterable(holes), most)))
+    shown += f" and {count - most} more" if count > most else ""
+    missing = f"{count_of(count, 'step')} between {steps[0]} and {steps[-1]} {'is' if count == 1 else 'are'}"
+    text = f"{run_id}: {missing} in none of its sources ({shown}); the others count"
     return [Verdict("warning", "missing-steps", text)]
 
 
