@@ -25,7 +25,7 @@ def floor_s(steps):
     "lengths, other",
     [
         (LENGTHS, {f"{ROLLOUT}.tensor_model_parallel_size": 4}),
-        (MANY, {f"{ROLLOUT}.max_num_seqs": 4}),
+        (MANY, {f"{ROLLOUT}.engine_kwargs.vllm.max_num_seqs": 4}),
         (MANY, {f"{ROLLOUT}.n": 8}),
         (MANY, {f"{ROLLOUT}.dtype": "float32"}),
     ],
@@ -40,7 +40,7 @@ def test_the_same_lengths_have_the_same_floor_on_any_machine_of_the_arm(tmp_path
 
 def test_other_lengths_are_worked_out_for_the_baselines_roof(tmp_path):
     """On four copies that run one response at a time, whatever b has: 8 · 5000 iterations against 8 · 2500."""
-    a = trained(tmp_path, LENGTHS, "a", 600.0, **{f"{ROLLOUT}.max_num_seqs": 1})
+    a = trained(tmp_path, LENGTHS, "a", 600.0, **{f"{ROLLOUT}.engine_kwargs.vllm.max_num_seqs": 1})
     b = trained(tmp_path, [2501] * 32, "b", 600.0, **{f"{ROLLOUT}.tensor_model_parallel_size": 4})
     steps = floored(a, b)
     floors = steps.groupby("arm")["equal_floor_s"].first()
