@@ -18,8 +18,15 @@ from trainers.logs.printed_config import PrintedConfigs
 _IDENTIFYING = ("actor_rollout_ref.rollout.name", "trainer.use_v1", "trainer.v1.trainer_mode")
 # key=value with a dotted key; + or ++ before a key that the configuration lacks.
 _OVERRIDE = re.compile(r"\+{0,2}[A-Za-z_]\w*(?:\.\w+)+=")
-# A command of verl's as `set -x`, Ray's job runner or a printed script shows it.
-_COMMAND = re.compile(r"(?:python[\d.]*|torchrun|accelerate)[\"']?\s(?=.*(?:\bverl\.|\bmain_(?:ppo|dapo)\b))")
+# A command at a line's start, as a script or srun --label prints it; behind the mark of a shell (`set -x`) or of Ray's
+# job runner, launchers and their options may come before it. Prose that only names a program has no such start.
+_COMMAND = re.compile(
+    r"\s*(?:\[\w+\]: |\d+: )?"
+    r"(?:(?:\++ |\S*\$ |Running entrypoint for job \S+: )(?:.*?\s)?|(?:[A-Za-z_]\w*=\S*\s+)*)"
+    r"[\"']?(?:[^\s\"']*/)?(?:python[\d.]*|torchrun|accelerate)[\"']?\s"
+)
+# verl's own programs, or its sections in a program of one's own; a script that prepares data also has overrides.
+_VERL = re.compile(r"\bverl\.|\bmain_(?:ppo|dapo)\b|(?:^|[\s'\"+])(?:actor_rollout_ref|trainer)\.\w")
 
 
 class CommandLine:
@@ -27,6 +34,8 @@ class CommandLine:
 
     def __init__(self) -> None:
         self._commands: list[dict[str, str]] = []
+        self._given: dict[str, str] = {}
+        """Of the last command, which may be another program's."""
         self._continues = False
 
     @property
@@ -37,17 +46,18 @@ class CommandLine:
 
     def feed(self, text: str) -> None:
         """Take the next line of a log; a command continues behind a backslash."""
-        begins = _COMMAND.search(text)
-        if begins is None and not self._continues:
+        if _COMMAND.match(text):
+            self._given = {}
+        elif not self._continues:
             return
-        if begins is not None:
-            self._commands.append({})
         try:
             words = shlex.split(text)
         except ValueError:
             words = [word.strip("'\"") for word in text.split()]
         self._continues = text.rstrip().endswith("\\")
-        self._commands[-1] |= overrides_by_key({"overrides": [word for word in words if _OVERRIDE.match(word)]})
+        self._given |= overrides_by_key({"overrides": [word for word in words if _OVERRIDE.match(word)]})
+        if _VERL.search(text) and not any(one is self._given for one in self._commands):
+            self._commands.append(self._given)
 
 
 # verl prints it when it resumes from a checkpoint (ray_trainer.py, _load_checkpoint).
