@@ -26,7 +26,7 @@ def test_a_table_of_another_engine_alone_is_refused(tmp_path):
     [
         ({"actor_rollout_ref.rollout.name": "sglang_async"}, "verl", "vllm", "engine: vllm"),
         ({"actor_rollout_ref": {"rollout": {"name": "${x}"}}}, "verl", "vllm", None),
-        ({"actor_rollout_ref": {}}, "trl", "vllm", "trainer: trl"),
+        ({"actor_rollout_ref": {"rollout": {"name": "vllm"}}}, "trl", "vllm", "trainer: trl"),
         ({"use_vllm": True}, "swift", "transformers", "engine: transformers"),
         ({"use_vllm": False}, "trl", "vllm", "engine: vllm"),
         ({"use_vllm": False}, "verl", "vllm", "trainer: verl"),

@@ -15,7 +15,6 @@ from analysis.sources.wandb_rows import History, steps_of, steps_of_lives
 from common.errors import UserError
 from common.redaction import HIDDEN
 from tests.patience import run
-from trainers.registry import trainer_named
 
 WRITER = """
 import json, sys, wandb
@@ -107,7 +106,7 @@ def test_each_attempts_configuration_counts_from_its_first_step_on(folder):
     found = read_wandb_offline_folder(folder / "one")
     (later,) = found.later
     assert (later.from_step, later.config["algorithm"]) == (3, {"use_kl": True})
-    first, (changed,) = configurations([found], trainer_named("trl"))
+    first, (changed,) = configurations([found])
     assert first == found.config and changed["changed"] == {"algorithm.use_kl": [False, True]}
 
 
