@@ -115,7 +115,7 @@ def test_the_script_that_setup_names_counts_and_no_other(tmp_path):
     none = with_setup("")
     assert none.returncode == 0, none.stderr
     written = site.results / "preflight.json"
-    assert "CUDA" not in written.read_text()
+    assert "TORCH_CUDA_ARCH_LIST" not in written.read_text()
     setup.write_text("export CUDA_LAUNCH_BLOCKING=1\n")
     assert with_setup(str(setup)).returncode == 0
     assert "cuda-launch-blocking" in [finding["code"] for finding in json.loads(written.read_text())["findings"]]
