@@ -114,6 +114,10 @@ class Doubt:
     section: str
 
 
+FIRST_LINES = ("answer", "difference", "mismatch", "rests-on")
+"""The kinds of lines that stand beside the picture; the others are caveats and what resolves the verdict."""
+
+
 @dataclass(frozen=True)
 class PageAnswer:
     """Each arm's verdict with its first lines, then what several arms may share, once."""
@@ -132,7 +136,7 @@ def answer_of(verdicts: Sequence[ArmVerdict]) -> PageAnswer:
     settle: dict[str, list[str]] = {}
     for one in verdicts:
         lines = lines_of(one, None)
-        arms.append((one, tuple(line.text for line in lines if line.kind in ("answer", "difference", "rests-on"))))
+        arms.append((one, tuple(line.text for line in lines if line.kind in FIRST_LINES)))
         of_arm = [line for line in lines if line.kind in SYMBOLS]
         for rank, line in enumerate(of_arm):
             caveats.setdefault(line, (rank, []))[1].append(one.arm)
