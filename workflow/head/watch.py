@@ -139,12 +139,12 @@ class SlurmWatch:
         return queued.job_id if queued is not None else ""
 
     def withdraw(self, order: Order) -> None:
-        # Slurm requeues a job whose node it has lost, while its trainer may finish the run there.
-        waiting = [job.job_id for job in self._queue.living(order.name) if job.state == "PENDING"]
-        if not waiting:
+        # Slurm requeues a job whose node it has lost, while its trainer may finish the run there. A job that has begun
+        # since this answer, and has decided the run, ends by itself: accounting must not call it cancelled.
+        if not any(job.state == "PENDING" for job in self._queue.living(order.name)):
             return
         try:
-            slurm.cancel(waiting)
+            slurm.cancel_waiting(order.name)
         except SlurmError as error:
             print_message(f"{self._run.folder.name}: {order.label} ends as soon as it begins: {error}")
 

@@ -149,6 +149,11 @@ def cancel(ids: Sequence[str]) -> None:
         command("scancel", "--quiet", *ids)
 
 
+def cancel_waiting(name: str) -> None:
+    """Cancel the jobs of a name that wait now; raises `SlurmError`. One that has begun meanwhile goes on."""
+    command("scancel", "--quiet", "--state=PENDING", f"--name={name}")
+
+
 def test_only(options: Mapping[str, object]) -> None:
     """Have Slurm check a job without submitting it; raises `SlurmError` if it would not be accepted."""
     words = [f"--{name}" if value is True else f"--{name}={value}" for name, value in options.items()]
