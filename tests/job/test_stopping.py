@@ -62,6 +62,13 @@ def test_without_slurm_nobody_else_signals_a_trainer(code, kind, tmp_path):
     assert not found.get("again")
 
 
+@pytest.mark.parametrize(("code", "kind"), [(-signal.SIGKILL, "out of memory"), (-signal.SIGTERM, "killed")])
+def test_only_a_sigkill_is_the_kernels(code, kind, tmp_path, monkeypatch):
+    """Its count is of a whole machine where nothing has a cgroup of its own: another program may have lacked memory."""
+    monkeypatch.setattr("workflow.job.training.oom_kills", lambda: 1)
+    assert end(tmp_path, code, None)["kind"] == kind
+
+
 @pytest.mark.parametrize(("state", "again"), [("RUNNING", True), ("CANCELLED", False)])
 def test_a_rank_of_another_node_that_slurm_signals_first_is_no_failure(state, again, tmp_path, monkeypatch):
     monkeypatch.setattr(slurm, "job_details", lambda job: {**RUNNING, "JobState": state})

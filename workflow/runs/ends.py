@@ -159,7 +159,8 @@ def end_from_slurm(state: str, ended: EndedJob | None, newest: Mapping[str, Any]
 
 def exit_of(code: int, attempt: AttemptPaths, killed_for_memory: bool) -> dict[str, Any]:
     """The attempt's exit from its trainer's exit code, if it did not finish and nobody asked it to stop."""
-    if code < 0 and killed_for_memory:
+    # The count is of all processes here: another one's lack of memory explains no other signal.
+    if code == -signal.SIGKILL and killed_for_memory:
         return {"kind": "out of memory", "detail": "the kernel killed it", "code": code}
     if code < 0:
         return {"kind": "killed", "code": code}
