@@ -116,18 +116,16 @@ def _difference(sides: Sides, name: str) -> str:
 
 @dataclass(frozen=True)
 class Steadiness:
-    """The steps that may decide a ratio though they say little of the engine, and the comparison without them."""
+    """The steps that may decide a ratio though they say little of the engine."""
 
     falling: tuple[bool, bool]
     """Whether the steps of the baseline, and of the arm, still become faster after the declared warm-up."""
-    later: Compared | None
-    """Without these steps; None where none falls."""
+    rows: int
+    """How many rows of each run these are, at most half of them; 0 where none falls."""
     median_ratio: float
     """The ratio of the runs' median steps, which a few long steps do not change."""
     long: tuple[pd.Series, pd.Series]
     """How many times its run's median each long step of both takes, by the step's place in the table."""
-    without_long: Compared | None
-    """Without these; None where none is long, or nothing is left."""
 
 
 @dataclass(frozen=True)
@@ -173,7 +171,7 @@ class Compared:
 
     @cached_property
     def steadiness(self) -> Steadiness:
-        """Which arms still fall and for how many rows of each run, at most half of them; and the long steps."""
+        """Which arms still fall and for how many rows of each run; and the long steps."""
         baseline_falls, arm_falls = falling = tuple(map(still_falling, self.sides))
         most, rows = min((int(side.groupby("run").size().min()) for side in self.sides), default=0) // 2, 0
         places, later = [side.groupby("run").cumcount() for side in self.sides], list(self.sides)
@@ -188,16 +186,30 @@ class Compared:
         ]
         times = [side["seconds"] / side["run"].map(of) for side, of in zip(self.sides, medians, strict=True)]
         baseline, arm = (of[of >= LONG] for of in times)
-        kept = [side.drop(of.index) for side, of in zip(self.sides, (baseline, arm), strict=True)]
-        without = not (baseline.empty and arm.empty) and not any(side.empty for side in kept)
         logs = [float(np.mean(np.log(of))) for of in medians]
-        return Steadiness(
-            (baseline_falls and rows > 0, arm_falls and rows > 0),
-            replace(self, steps=replace(self.steps, baseline=later[0], arm=later[1])) if rows else None,
-            math.exp(logs[0] - logs[1]),
-            (baseline, arm),
-            replace(self, steps=replace(self.steps, baseline=kept[0], arm=kept[1])) if without else None,
-        )
+        falls = (baseline_falls and rows > 0, arm_falls and rows > 0)
+        return Steadiness(falls, rows, math.exp(logs[0] - logs[1]), (baseline, arm))
+
+    @property
+    def later(self) -> Compared | None:
+        """The comparison without the steps that still fall; None where none falls.
+
+        It is not kept, as `without_long` is not: each is a copy of all steps.
+        """
+        rows = self.steadiness.rows
+        return self._over(*(side[side.groupby("run").cumcount() >= rows] for side in self.sides)) if rows else None
+
+    @property
+    def without_long(self) -> Compared | None:
+        """The comparison without the long steps; None where none is long, or nothing is left."""
+        if all(of.empty for of in self.steadiness.long):
+            return None
+        kept = [side.drop(of.index) for side, of in zip(self.sides, self.steadiness.long, strict=True)]
+        return None if any(side.empty for side in kept) else self._over(*kept)
+
+    def _over(self, baseline: pd.DataFrame, arm: pd.DataFrame) -> Compared:
+        """The same comparison over other steps."""
+        return replace(self, steps=replace(self.steps, baseline=baseline, arm=arm))
 
 
 def still_falling(side: pd.DataFrame) -> bool:

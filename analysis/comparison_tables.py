@@ -109,7 +109,7 @@ def _row(wide: pd.DataFrame, one: Compared) -> dict[str, Any]:
         for step, of in zip(side.loc[times.index, "step"], times, strict=True)
     ]
     falling = [arm for (_, arm), falls in zip(one.named_sides, steady.falling, strict=True) if falls]
-    later, without = steady.later, steady.without_long
+    later, without = one.later, one.without_long
     begins = [((side["step"] - side["n"]) / side["gap"].fillna(1.0)).min() for side in (later.sides if later else ())]
     return {
         "factors": one.factors,

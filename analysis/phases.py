@@ -47,8 +47,7 @@ def phase_table(
     which label and categorise its phases; all `trees` give the order of phases.
     """
     rows = []
-    timed_columns = [name for name in wide.columns if name.startswith((PHASE, OWN, ROUNDING))]
-    counted = counted_rows(wide, "factors", "arm", STEPS_LOGGED, *timed_columns)
+    counted = counted_rows(wide, "factors", "arm", STEPS_LOGGED)
     paths = [c.removeprefix(PHASE) for c in wide.columns if c.startswith(PHASE)]
     ordered = in_order(paths, trees)
     root = trees[0].root if trees else ""
@@ -56,12 +55,15 @@ def phase_table(
         for arm in arms:
             group = counted[(counted["factors"] == factors) & (counted["arm"] == arm)]
             steps = steps_per_row(group)
-            timed = [p for p in ordered if len(group) and group[PHASE + p].notna().any()]
-            rounding_s, parent_of = {p: _mean_rounding_s(group, p) for p in timed}, parents(timed)
+            # Phase by phase: a copy of all their columns takes too much memory.
+            timed = [p for p in ordered if wide.loc[group.index, PHASE + p].notna().any()]
+            rounding_s, parent_of = {p: _mean_rounding_s(wide, group, p) for p in timed}, parents(timed)
+            root_s = mean_of(wide.loc[group.index, PHASE + root], steps) if timed else math.nan
             for path in timed:
                 phase = shown_phase(path, [*(own or {}).get(arm, ()), *trees])
-                seconds, own_s = group[PHASE + path].fillna(0.0), group[OWN + path].fillna(0.0)
-                own_mean_s = mean_of(own_s, steps)
+                logged = wide.loc[group.index, PHASE + path]
+                seconds = logged.fillna(0.0)
+                own_mean_s = mean_of(wide.loc[group.index, OWN + path].fillna(0.0), steps)
                 inside = path == root or path.startswith(root + "/")
                 rows.append(
                     {
@@ -73,11 +75,11 @@ def phase_table(
                         "category": RESIDUAL if path == root else phase.category,
                         "depth": path.count("/"),
                         "steps": int(steps.sum()),
-                        "present_steps": int(steps[group[PHASE + path].notna()].sum()),
+                        "present_steps": int(steps[logged.notna()].sum()),
                         "mean_s": mean_of(seconds, steps),
                         "median_s": median_of(seconds, steps),
                         "own_mean_s": own_mean_s,
-                        "own_share": own_mean_s / mean_of(group[PHASE + root], steps) if inside else math.nan,
+                        "own_share": own_mean_s / root_s if inside else math.nan,
                         "rounding_s": rounding_s[path],
                         "own_rounding_s": rounding_s[path] + sum(rounding_s[p] for p in timed if parent_of[p] == path),
                     }
@@ -85,9 +87,9 @@ def phase_table(
     return pd.DataFrame(rows, columns=COLUMNS)
 
 
-def _mean_rounding_s(group: pd.DataFrame, path: str) -> float:
+def _mean_rounding_s(wide: pd.DataFrame, group: pd.DataFrame, path: str) -> float:
     column = ROUNDING + path
-    return mean_of(group[column].fillna(0.0), steps_per_row(group)) if column in group.columns else 0.0
+    return mean_of(wide.loc[group.index, column].fillna(0.0), steps_per_row(group)) if column in wide else 0.0
 
 
 def category_table(phases: pd.DataFrame, root: str) -> pd.DataFrame:

@@ -107,8 +107,8 @@ def estimates(
 
     `overlap` says why there is no equal work, where that is so. Arms are equal within `until`.
     """
-    rows, steady = [], one.steadiness
-    later, without = (samples(other, overlap) if other else {} for other in (steady.later, steady.without_long))
+    rows = []
+    later, without = (samples(other, overlap) if other else {} for other in (one.later, one.without_long))
     for name, sample in samples(one, overlap).items():
         if isinstance(sample, NoRatioError):
             row = no_value(name, str(sample), sample.settle)
