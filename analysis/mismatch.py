@@ -7,7 +7,7 @@ Welch's t on logarithms.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -88,15 +88,12 @@ def _compared(quantity: str, baseline: pd.DataFrame, arm: pd.DataFrame) -> Misma
     return Mismatch(quantity, values[0], values[1], math.exp(-sample.log_ratio), (1 / high, 1 / low), at_equal_lengths)
 
 
-def mismatch_table(wide: pd.DataFrame, every: Sequence[Compared]) -> pd.DataFrame:
-    """One row per factor combination and arm whose mismatch and the baseline's are logged (columns: `COLUMNS`)."""
-    rows = []
-    for one in every:
-        found = mismatch_of(wide, one)
-        if found is not None:
-            low, high = found.interval
-            values = (DEFINITIONS[found.quantity], found.baseline, found.arm, found.ratio, low, high)
-            rows.append((one.factors, one.arm, *values, found.at_equal_lengths))
+def mismatch_table(found: Mapping[tuple[str, str], Mismatch]) -> pd.DataFrame:
+    """One row for each mismatch, by factor combination and arm (columns: `COLUMNS`)."""
+    rows = [
+        (*place, DEFINITIONS[one.quantity], one.baseline, one.arm, one.ratio, *one.interval, one.at_equal_lengths)
+        for place, one in found.items()
+    ]
     return pd.DataFrame(rows, columns=COLUMNS)
 
 
@@ -132,18 +129,20 @@ def jumps(wide: pd.DataFrame, one: Compared, quantity: str) -> list[tuple[str, i
     for side in one.sides:
         values = side.assign(value=column_of(wide, side, quantity)).sort_values("step")
         for run, rows in values[values["value"] > 0].groupby("run"):
-            place, times = _two_levels(rows["value"].to_numpy(float))
+            place, times = two_levels(rows["value"].to_numpy(float))
             if times >= JUMP:
                 found.append((str(run), int(rows["step"].iloc[place]), times))
     return found
 
 
-def _two_levels(values: npt.NDArray[np.float64]) -> tuple[int, float]:
+def two_levels(values: npt.NDArray[np.float64]) -> tuple[int, float]:
     """Where a series is best cut in two, and the ratio of the parts' medians; 1 where they overlap."""
     logs, places = np.log(values), range(LEAST_STEPS_EACH, len(values) - LEAST_STEPS_EACH + 1)
     if not places:
         return 0, 1.0
-    place = min(places, key=lambda at: float(np.var(logs[:at]) * at + np.var(logs[at:]) * (len(logs) - at)))
+    # The squares about both parts' means are least where the sums' squares by number are most.
+    sums, ends = np.cumsum(logs - logs.mean()), np.arange(places.start, places.stop)
+    place = int(ends[np.argmax(sums[ends - 1] ** 2 * (1 / ends + 1 / (len(logs) - ends)))])
     before, after = values[:place], values[place:]
     apart = np.quantile(after, OVERLAP) > np.quantile(before, 1 - OVERLAP)
     return place, float(np.median(after) / np.median(before)) if apart else 1.0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from itertools import product
 
 import pandas as pd
 
@@ -48,42 +49,40 @@ def phase_table(
     """
     rows = []
     counted = counted_rows(wide, "factors", "arm", STEPS_LOGGED)
-    paths = [c.removeprefix(PHASE) for c in wide.columns if c.startswith(PHASE)]
-    ordered = in_order(paths, trees)
+    ordered = in_order([c.removeprefix(PHASE) for c in wide.columns if c.startswith(PHASE)], trees)
     root = trees[0].root if trees else ""
-    for factors in counted["factors"].unique():
-        for arm in arms:
-            group = counted[(counted["factors"] == factors) & (counted["arm"] == arm)]
-            steps = steps_per_row(group)
-            # Phase by phase: a copy of all their columns takes too much memory.
-            timed = [p for p in ordered if wide.loc[group.index, PHASE + p].notna().any()]
-            rounding_s, parent_of = {p: _mean_rounding_s(wide, group, p) for p in timed}, parents(timed)
-            root_s = mean_of(wide.loc[group.index, PHASE + root], steps) if timed else math.nan
-            for path in timed:
-                phase = shown_phase(path, [*(own or {}).get(arm, ()), *trees])
-                logged = wide.loc[group.index, PHASE + path]
-                seconds = logged.fillna(0.0)
-                own_mean_s = mean_of(wide.loc[group.index, OWN + path].fillna(0.0), steps)
-                inside = path == root or path.startswith(root + "/")
-                rows.append(
-                    {
-                        "factors": factors,
-                        "arm": arm,
-                        "path": path,
-                        "parent": parent_of[path],
-                        "label": phase.label,
-                        "category": RESIDUAL if path == root else phase.category,
-                        "depth": path.count("/"),
-                        "steps": int(steps.sum()),
-                        "present_steps": int(steps[logged.notna()].sum()),
-                        "mean_s": mean_of(seconds, steps),
-                        "median_s": median_of(seconds, steps),
-                        "own_mean_s": own_mean_s,
-                        "own_share": own_mean_s / root_s if inside else math.nan,
-                        "rounding_s": rounding_s[path],
-                        "own_rounding_s": rounding_s[path] + sum(rounding_s[p] for p in timed if parent_of[p] == path),
-                    }
-                )
+    for factors, arm in product(counted["factors"].unique(), arms):
+        group = counted[(counted["factors"] == factors) & (counted["arm"] == arm)]
+        steps = steps_per_row(group)
+        # Phase by phase: a copy of all their columns takes too much memory.
+        timed = [p for p in ordered if wide.loc[group.index, PHASE + p].notna().any()]
+        rounding_s, parent_of = {p: _mean_rounding_s(wide, group, p) for p in timed}, parents(timed)
+        root_s = mean_of(wide.loc[group.index, PHASE + root], steps) if timed else math.nan
+        for path in timed:
+            phase = shown_phase(path, [*(own or {}).get(arm, ()), *trees])
+            logged = wide.loc[group.index, PHASE + path]
+            seconds = logged.fillna(0.0)
+            own_mean_s = mean_of(wide.loc[group.index, OWN + path].fillna(0.0), steps)
+            inside = path == root or path.startswith(root + "/")
+            rows.append(
+                {
+                    "factors": factors,
+                    "arm": arm,
+                    "path": path,
+                    "parent": parent_of[path],
+                    "label": phase.label,
+                    "category": RESIDUAL if path == root else phase.category,
+                    "depth": path.count("/"),
+                    "steps": int(steps.sum()),
+                    "present_steps": int(steps[logged.notna()].sum()),
+                    "mean_s": mean_of(seconds, steps),
+                    "median_s": median_of(seconds, steps),
+                    "own_mean_s": own_mean_s,
+                    "own_share": own_mean_s / root_s if inside else math.nan,
+                    "rounding_s": rounding_s[path],
+                    "own_rounding_s": rounding_s[path] + sum(rounding_s[p] for p in timed if parent_of[p] == path),
+                }
+            )
     return pd.DataFrame(rows, columns=COLUMNS)
 
 

@@ -74,23 +74,19 @@ class Held:
     baseline: PublishedRow
     verdict: str
     speed: float
-    """The baseline's time over the arm's; NaN where no time is printed."""
+    """The baseline's time over the arm's; the ratio of tokens a second where not both times are printed."""
     equal: float
-    """The same at equal tokens, and on equal GPUs where both are printed; NaN where no tokens are printed."""
+    """The same at equal tokens, and on equal GPUs where both are printed; NaN where no time or tokens are printed."""
     notes: tuple[str, ...] = field(default=())
 
     @property
     def sentence(self) -> str:
         """`async against sync: holds: 1.56x at equal tokens. Said: -35.4% time.`"""
         where = f"{self.arm.case}: " if self.arm.case else ""
-        unit = (
-            "in tokens a second"
-            if math.isnan(self.arm.time)
-            else f"in {self.arm.part}"
-            if self.arm.part
-            else "as printed"
-        )
-        value, unit = (self.speed, unit) if math.isnan(self.equal) else (self.equal, self._terms)
+        value, unit = self.equal, self._terms
+        if math.isnan(value):
+            value, unit = self.speed, f"in {self.arm.part}" if self.arm.part else "as printed"
+            unit = "in tokens a second" if math.isnan(self.arm.time) else unit
         said = f" Said: {self.arm.said}." if self.arm.said else ""
         return f"{where}{self.arm.arm} against {self.baseline.arm}: {self.verdict}: {ratio_text(value)} {unit}.{said}"
 

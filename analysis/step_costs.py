@@ -15,6 +15,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from analysis.compared import Compared, column_of
+from analysis.phases import shown_phase
 from analysis.quantiles import students_t
 from analysis.ratio import RunNumbers, interval
 from analysis.wide import PHASE
@@ -24,6 +25,8 @@ from trainers.timers.tree import TimerTree, in_order
 LEAST_STEPS, LEAST_VARIATION = 12, 0.02
 # The ends of the lengths that both arms have: this share of each arm's steps lies outside at either end.
 OUTSIDE = 0.1
+# A crossing is looked for at so many lengths; it is printed with two digits.
+PLACES = 1001
 COLUMNS = ["factors", "arm", "path", "label", "fixed_s", "per_1000_s", "low", "high", "from_tokens", "to_tokens"]
 
 
@@ -81,31 +84,34 @@ def _of_phases(
         lines = fitted(side, column_of(wide, side, PHASE + path))
         if lines is not None:
             runs, slope = len(lines.slopes), 1000 * float(lines.slopes.mean())
-            spread = 1000 * float(lines.slopes.std(ddof=1)) / math.sqrt(runs) if runs > 1 else math.nan
-            half = spread * students_t(runs - 1) if runs > 1 else math.nan
-            label, fixed = next(iter(trees)).phase(path).label, float(lines.at(0).mean())
+            half = math.nan
+            if runs > 1:
+                half = 1000 * float(lines.slopes.std(ddof=1)) / math.sqrt(runs) * students_t(runs - 1)
+            label, fixed = shown_phase(path, trees).label, float(lines.at(0).mean())
             yield path, label, fixed, slope, slope - half, slope + half, *ends
 
 
 def crossing(one: Compared) -> str:
     """`sglang above 900 tokens a response, vllm below`, where both are resolved at the ends of the common lengths."""
-    lines = fitted(one.sides[0], one.sides[0]["seconds"]), fitted(one.sides[1], one.sides[1]["seconds"])
-    if lines[0] is None or lines[1] is None:
+    baseline, arm = (fitted(side, side["seconds"]) for side in one.sides)
+    if baseline is None or arm is None:
         return ""
     lengths = [side["mean_length"].quantile([OUTSIDE, 1 - OUTSIDE]) for side in one.sides]
     low, high = max(of.iloc[0] for of in lengths), min(of.iloc[1] for of in lengths)
-    faster = [_faster(one, (lines[0], lines[1]), length) for length in (low, high)]
+    faster = [_faster(one, baseline, arm, length) for length in (low, high)]
     if not low < high or not all(faster) or faster[0] == faster[1]:
         return ""
-    baseline, arm = lines[0], lines[1]
-    place = float((arm.at(0).mean() - baseline.at(0).mean()) / (baseline.slopes.mean() - arm.slopes.mean()))
+    # The numbers that decide at both ends cross between them.
+    between = np.linspace(low, high, PLACES)
+    above = [np.log(baseline.at(length)).mean() > np.log(arm.at(length)).mean() for length in between]
+    place = float(between[above.index(not above[0])])
     shown = round(place, 1 - math.floor(math.log10(place)))
     return f"{faster[1]} above {shown:,.0f} tokens a response, {faster[0]} below"
 
 
-def _faster(one: Compared, lines: tuple[LengthLines, LengthLines], length: float) -> str:
+def _faster(one: Compared, baseline: LengthLines, arm: LengthLines, length: float) -> str:
     """The arm that is faster at a length; "" where that is not resolved."""
-    seconds = [side.at(length) for side in lines]
+    seconds = baseline.at(length), arm.at(length)
     if not all((side > 0).all() for side in seconds):
         return ""
     low, high = interval(RunNumbers(np.log(seconds[0]), np.log(seconds[1])))

@@ -141,8 +141,9 @@ def train_to_end(
     log = _step_log(job, stop, trainer, rewards, hook, resumed_from)
     last, is_main = trainer.args.max_steps, trainer.accelerator.is_main_process
     if resumed_from:
-        print(f"resuming from step {resumed_from}\n" * is_main, end="", flush=True)
         _continue_data_order(trainer, checkpoint)
+        if is_main:
+            print(f"resuming from step {resumed_from}", flush=True)
     if own_generation:
         _seed_generation(trainer, resumed_from)
     if resumed_from < last:

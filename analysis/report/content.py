@@ -153,7 +153,7 @@ def content_of(plan: PlanRead, runs: list[Run], verdicts: Sequence[Verdict], bef
     def rest() -> Rest:
         tables = {"steps": wide, "estimates": first.estimates, "comparison": first.comparison, "gate": first.gate}
         tables["settings"] = terms_table(before, plan)
-        tables["mismatch"] = mismatch_table(wide, first.every)
+        tables["mismatch"] = mismatch_table(first.mismatches)
         tables["step_costs"] = cost_lines(wide, first.every, trees)
         answered = [*first.read, *disturbance_verdicts(machines)]
         speedups = phase_speedups(wide, first.every, trees, first.refused)

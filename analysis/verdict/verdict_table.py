@@ -6,6 +6,7 @@ import math
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,7 +17,7 @@ from analysis.compared import STEP, Compared, column_of, mean_of_runs
 from analysis.comparison_tables import COMPARISON_COLUMNS
 from analysis.estimates.estimate_table import EQUAL_WORK, PER_STEP
 from analysis.estimates.gate import COLUMNS, LABELS, worse_arms
-from analysis.mismatch import jumps, mismatch_line, mismatch_of
+from analysis.mismatch import Mismatch, jumps, mismatch_line, mismatch_of
 from analysis.phases import shown_phase
 from analysis.planned import PlanRead, factors_label
 from analysis.runs import rows_of
@@ -62,6 +63,12 @@ class VerdictEvidence:
     """The timers of each arm's runs."""
     refused: Mapping[tuple[str, str], str] = field(default_factory=dict)
     """Arms without any ratio, by (factors, arm), with the reason."""
+
+    @cached_property
+    def mismatches(self) -> dict[tuple[str, str], Mismatch]:
+        """Of the arms whose mismatch and the baseline's are logged, by (factors, arm)."""
+        found = {(one.factors, one.arm): mismatch_of(self.wide, one) for one in self.every}
+        return {place: mismatch for place, mismatch in found.items() if mismatch is not None}
 
 
 def arm_verdicts(of: VerdictEvidence) -> list[ArmVerdict]:
@@ -121,7 +128,7 @@ def _places(
         here = gate[gate["factors"] == factors]
         worse = [(name, LABELS[what]) for name, what, *_ in worse_arms(here, plan.baseline, arm)]
         one = next(one for one in of.every if one.arm == arm and one.factors == factors)
-        mismatch = mismatch_of(of.wide, one)
+        mismatch = of.mismatches.get((one.factors, arm))
         worse += [(name, "mismatch") for name in mismatch.beyond(plan.baseline, arm)] if mismatch else []
         if worse:
             # An arm that trains worse is not faster at the same training.

@@ -21,15 +21,8 @@ OPTIONS = {
 }
 """A term -> vLLM's options that decide it."""
 MEASURED = (
-    *(
-        "kv_cache_size_tokens",
-        "num_gpu_blocks",
-        "block_size",
-        "cudagraph_mode",
-        "max_capture_size",
-        "cudagraph_capture_sizes",
-    ),
-    *("compilation_config", "max_model_len"),
+    *("kv_cache_size_tokens", "num_gpu_blocks", "block_size", "max_model_len"),
+    *("cudagraph_mode", "max_capture_size", "cudagraph_capture_sizes", "compilation_config"),
 )
 """What a running engine makes of them."""
 

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from test_verdict import caveats, engines, ledger_row, said
 
+from analysis.mismatch import LEAST_STEPS_EACH, two_levels
 from common.findings import Preflight
 
 GAP, K3 = "rollout_logp_gap", "rollout_k3"
@@ -86,6 +87,17 @@ def test_a_jump_is_named_with_its_step_and_noise_is_not():
     assert "The mismatch of b-s0 jumps at step 20 and stays 13" in text
     one_step = [f.assign(**{GAP: f[GAP] * np.where(f["step"] == 20, 13.0, 1.0)}) for f in frames]
     assert "jumps" not in caveats(said(one_step)[0], "gate")
+
+
+def test_a_jump_is_looked_for_where_two_levels_fit_best():
+    """The place with the least squares about both parts' means, tried one by one."""
+    draw = np.random.default_rng(8)
+    for steps in (8, 9, 30, 200):
+        values = np.exp(draw.normal(0, 0.5, steps)) * np.where(np.arange(steps) < steps // 3, 1.0, 20.0)
+        logs, places = np.log(values), range(LEAST_STEPS_EACH, steps - LEAST_STEPS_EACH + 1)
+        squares = [float(np.var(logs[:at]) * at + np.var(logs[at:]) * (steps - at)) for at in places]
+        assert two_levels(values)[0] == places[int(np.argmin(squares))]
+    assert two_levels(np.ones(7)) == (0, 1.0)
 
 
 @pytest.mark.parametrize(("value", "cut"), [("0.9", True), ("1.0", False), ("unknown", False)])
