@@ -17,9 +17,12 @@ def require_options(engine: Engine, given: Collection[str], where: str) -> None:
 
     `engines/<engine>/options.py` asks the engine's package, which takes seconds to load.
     """
-    if not given:
-        return
-    known = importlib.import_module(f"engines.{engine.name}.options").known_options()
+    if given:
+        require_known(engine, given, importlib.import_module(f"engines.{engine.name}.options").known_options(), where)
+
+
+def require_known(engine: Engine, given: Collection[str], known: Collection[str], where: str) -> None:
+    """`UserError` for the first option that is not among the engine's `known` ones."""
     if unknown := sorted(set(given) - set(known)):
         release = next(filter(None, map(_version, engine.packages)), "")
         near = did_you_mean(unknown[0], sorted(known))

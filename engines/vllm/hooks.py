@@ -68,3 +68,11 @@ PIP_PACKAGES = Hook(
     since="0.9",
 )
 SERVE = Hook("vllm.entrypoints.launchers.api_server.entry", "main", "()", "the server's command line", since="0.29")
+SERVER_OPTIONS = Hook(
+    "vllm.entrypoints.launchers.cli_args",
+    "make_arg_parser",
+    "(parser)",
+    "adds all options of the server's command line to a parser, which it returns",
+    since="0.29",
+)
+PARSER = Hook("vllm.utils.argparse_utils", "FlexibleArgumentParser", "", "the class of that parser", since="0.11")

@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 import sys
 from collections.abc import Mapping
@@ -12,7 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from common.errors import UserError
-from engines.vllm import hooks
+from engines.options import require_known
+from engines.vllm import VLLM, hooks
 from engines.vllm.cpu import is_cpu_platform
 from node.hardware import importing
 
@@ -26,6 +29,7 @@ OWNED = frozenset(
     }
 )
 """Options that the workload, the trainer's settings or the job decide."""
+_WHERE = "vllm_server_args."
 TRANSFER = "rolloutbench-file"
 """The weight transfer without NCCL (engines/vllm/file_transfer.py)."""
 
@@ -37,9 +41,7 @@ def server_command(
 
     `workload` are vLLM's options for the workload. `UserError` if `more` has an option of `OWNED`.
     """
-    for name in more:
-        if name.replace("-", "_") in OWNED:
-            raise UserError(f"vllm_server_args.{name} follows from the workload, the trainer or the job; remove it")
+    _require_free(more)
     transfer: dict[str, Any] = {"weight_transfer_config": json.dumps({"backend": "nccl"})}
     if is_cpu_platform():
         transfer = {
@@ -57,6 +59,30 @@ def server_command(
     }
     arguments = [part for name, value in options.items() for part in _option(name, value)]
     return [sys.executable, "-m", "engines.vllm.server", f"--model={model}", *arguments]
+
+
+def require_options(more: Mapping[str, Any]) -> None:
+    """`UserError` for further options that vLLM's server would refuse: it is asked before anything is trained."""
+    _require_free(more)
+    with importing():
+        parser = hooks.SERVER_OPTIONS.get()(hooks.PARSER.get()())
+    # The parser itself takes the beginning of a name for the name.
+    known = [action.dest for action in parser._actions]
+    require_known(VLLM, [name.replace("-", "_") for name in more], known, _WHERE)
+    stderr = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(stderr):
+            parser.parse_args([part for name, value in more.items() for part in _option(name, value)])
+    except SystemExit:
+        # argparse: the usage, then "<program>: error: <what is wrong>".
+        refusal = " ".join(stderr.getvalue().rpartition("error: ")[2].split())
+        raise UserError(f"vLLM's server refuses vllm_server_args: {refusal}") from None
+
+
+def _require_free(more: Mapping[str, Any]) -> None:
+    for name in more:
+        if name.replace("-", "_") in OWNED:
+            raise UserError(f"{_WHERE}{name} follows from the workload, the trainer or the job; remove it")
 
 
 def _option(name: str, value: Any) -> list[str]:

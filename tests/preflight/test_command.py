@@ -116,6 +116,27 @@ def test_trls_own_settings_tell_of_no_difference_but_the_engines(stack_python, t
         assert f"trainer_args.{option} is no" in (said := capfd.readouterr().err) and near in said
 
 
+@pytest.mark.full("libraries of a stack")
+def test_what_vllms_server_would_refuse_is_told_before_the_queue(stack_python, tmp_path, capfd):
+    (tmp_path / "env").symlink_to(stack_python("trl-vllm-cpu").parents[1])
+    (tmp_path / "verify.json").write_text("{}")
+    args = {"use_vllm": True, "vllm_mode": "server", "max_steps": 3, "num_generations": 2}
+    for options, said in (
+        # Its parser would take this one for `--max-num-seqs`, as a server does.
+        ({"max-num-seq": 16}, "vllm_server_args.max_num_seq is no option of vLLM 0.31.0 (did you mean max_num_seqs?)"),
+        ({"max_num_seqs": "many"}, "vLLM's server refuses vllm_server_args: argument --max-num-seqs"),
+    ):
+        request = {"trainer": "trl", "trainer_args": {**args, "vllm_server_args": options}, "rewards": []}
+        assert main(_resolve(request, tmp_path)) == 1
+        refusal = next(line for line in capfd.readouterr().err.splitlines() if "error: " in line)
+        assert said in refusal
+    allowed = {"max_num_seqs": 16, "enforce_eager": True, "compilation_config": {"mode": 0}}
+    request = {"trainer": "trl", "trainer_args": {**args, "vllm_server_args": allowed}, "rewards": []}
+    assert main(_resolve(request, tmp_path)) == 0
+    composed = json.loads((tmp_path / "out.json").read_text())["settings"]
+    assert composed["vllm_server_args.max_num_seqs"] == 16
+
+
 def test_what_trl_would_refuse_is_told_before_the_queue(stack_python, tmp_path, capfd):
     (tmp_path / "env").symlink_to(stack_python("trl-transformers-cpu").parents[1])
     (tmp_path / "verify.json").write_text("{}")

@@ -18,6 +18,7 @@ from common.errors import UserError
 from engines.options import require_options
 from engines.sglang import SGLANG
 from engines.vllm import cpu as vllm_cpu
+from engines.vllm import server
 from engines.vllm.colocate import engine_settings
 from node.attempt import begin, exit_code
 from node.exit_codes import StopRequest, one_line
@@ -86,7 +87,9 @@ def resolved(trainer_args: Mapping[str, Any], rewards: Sequence[Mapping[str, Any
         engines.sampling(config, None)
         require_options(SGLANG, sglang.keys() - options.OF_DRIVER, f"trainer_args.{options.OPTION}")
     settings = {options.OPTION + name: value for name, value in sglang.items()}
-    settings |= {key: trainer_args[key] for key in (options.SERVER_ARGS,) if key in trainer_args}
+    if options.SERVER_ARGS in trainer_args:
+        server.require_options(trainer_args[options.SERVER_ARGS])
+        settings[options.SERVER_ARGS] = trainer_args[options.SERVER_ARGS]
     settings |= options.lora_settings(trainer_args)
     settings |= {key: value for key, value in config.to_dict().items() if key not in ATTEMPT_FIELDS | cpu.keys()}
     return importlib.metadata.version("trl"), flatten(settings)
