@@ -1,79 +1,215 @@
-"""Small logs with a known right answer, given to `rolloutbench compare`: right in all of them, in any sequence."""
+"""Gives the logs of each folder beside this file to `rolloutbench compare`: the answer is what `answer.yaml` says.
 
+README.md has the keys of that file.
+"""
+
+import contextlib
+import functools
+import io
+import json
 import math
-import random
 import shutil
-from dataclasses import replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
+import pandas as pd
 import pytest
 import yaml
 
-from . import made, more_runs, more_work
-from .answer import Case, Right, ask, wrong_in
+from trainers.registry import trainers
+from workflow.cli import main
 
-READ = Path(__file__).with_name("read")
-ORDERS = 2
-
-
-def read_case(folder):
-    """The case of a folder with its logs and `right.yaml`."""
-    said = yaml.safe_load((folder / "right.yaml").read_text(encoding="utf-8"))
-    assert said["from"].startswith("made up") or said.get("licence"), f"{folder}: no licence of the logs"
-
-    def make():
-        shutil.copytree(folder, ".", dirs_exist_ok=True)
-        return said["command"]
-
-    lists = {name: tuple(map(str, said["right"].get(name, ()))) for name in ("says", "says_not")}
-    return Case(folder.name, said["about"], make, Right(**said["right"] | lists), said.get("wrong", ""))
+HERE = Path(__file__).parent
+ASKED = {"about", "from", "worked_out", "command", "right"}
+MORE = {"licence", "wrong"}
+TABLES = "right"
+"""The folder of a case with parts of the report's tables, as they must be."""
+KEYS = ("run_id", "arm", "step", "path", "estimate", "quantity", "factors", "baseline")
+"""The columns of such a part that say which row of the report's table it is."""
 
 
-ALL = [
-    *made.CASES,
-    *more_runs.CASES,
-    *more_work.CASES,
-    *(read_case(file.parent) for file in sorted(READ.glob("*/right.yaml"))),
-]
+@dataclass(frozen=True)
+class Right:
+    """What is right. A key that is not given is free."""
+
+    verdict: str = ""
+    ratio: float | None = None
+    within: float = 0.03
+    unit: str = ""
+    not_unit: str = ""
+    says: tuple[str, ...] = ()
+    says_not: tuple[str, ...] = ()
 
 
-@pytest.fixture
-def answered(tmp_path, monkeypatch, capsys):
-    """The answer to a command; its logs are in the working folder."""
-    monkeypatch.chdir(tmp_path)
-    return lambda words: ask(words, capsys)
+@dataclass(frozen=True)
+class Case:
+    folder: Path
+    about: str
+    command: tuple[str, ...]
+    right: Right
+    wrong: str = ""
+
+    def parameter(self):
+        marks = [pytest.mark.xfail(strict=True, reason=self.wrong)] if self.wrong else []
+        return pytest.param(self, id=self.folder.name, marks=marks)
 
 
-@pytest.mark.parametrize("case", [case.as_parameter() for case in ALL])
+@dataclass(frozen=True)
+class Answer:
+    """What the command answers: a verdict with its ratio, or a refusal."""
+
+    verdict: str
+    ratio: float = math.nan
+    unit: str = ""
+    interval: tuple[float, float] | None = None
+    caveats: int = 0
+    text: str = field(default="", compare=False)
+    """All words: the verdict's, its caveats, and what is said beside it."""
+
+    def turned(self):
+        """The answer where the other arm is the baseline."""
+        ends = self.interval and (1 / self.interval[1], 1 / self.interval[0])
+        verdict = {"+": "-", "-": "+"}.get(self.verdict, self.verdict)
+        return Answer(verdict, 1 / self.ratio, self.unit, ends, self.caveats)
+
+
+def read_case(file):
+    said = yaml.safe_load(file.read_text(encoding="utf-8"))
+    here = file.parent.name
+    assert ASKED <= set(said) <= ASKED | MORE, (
+        f"{here}/answer.yaml: keys {sorted(said)}; tests/answers/README.md has them"
+    )
+    assert said["from"].startswith("made up") or said.get("licence"), f"{here}: no licence of the logs"
+    right = {key: tuple(map(str, value)) if isinstance(value, list) else value for key, value in said["right"].items()}
+    return Case(file.parent, said["about"], tuple(said["command"]), Right(**right), said.get("wrong", ""))
+
+
+CASES = [read_case(file) for file in sorted(HERE.glob("*/answer.yaml"))]
+WITH_TABLES = [case for case in CASES if (case.folder / TABLES).is_dir()]
+
+
+def ask(case, words, folder):
+    """The answer of `rolloutbench compare` to these words, about its first arm that is no baseline."""
+    out, beside = io.StringIO(), io.StringIO()
+    with contextlib.chdir(folder), contextlib.redirect_stdout(out), contextlib.redirect_stderr(beside):
+        code = main(["compare", *words, "--json"])
+    said = " ".join(beside.getvalue().split())
+    if code:
+        return Answer("refused", text=said)
+    found = json.loads(out.getvalue())
+    said = " ".join([*texts(found), said])
+    if not found["arms"]:
+        return Answer("x", text=said)
+    one = found["arms"][0]
+    ratio = next(iter(one["ratios"]), {"unit": "", "value": [math.nan], "interval": None})
+    interval = tuple(ratio["interval"]) if ratio["interval"] and None not in ratio["interval"] else None
+    return Answer(one["verdict"], ratio["value"][0], ratio["unit"], interval, len(one["caveats"]), said)
+
+
+def texts(found):
+    """All texts of a document, one after another."""
+    if isinstance(found, dict):
+        return [text for value in found.values() for text in texts(value)]
+    if isinstance(found, list):
+        return [text for value in found for text in texts(value)]
+    return [found] if isinstance(found, str) else []
+
+
+@functools.cache
+def logs_of(case, parent):
+    return shutil.copytree(case.folder, parent / case.folder.name)
+
+
+@pytest.fixture(scope="module")
+def answered(tmp_path_factory):
+    """The answer of a case, or to other words of it."""
+    parent = tmp_path_factory.mktemp("answers")
+
+    @functools.cache
+    def answer(case, words=()):
+        return ask(case, [*(words or case.command), "--verdict-only"], logs_of(case, parent))
+
+    return answer
+
+
+@pytest.mark.parametrize("case", [case.parameter() for case in CASES])
 def test_the_answer_is_right(answered, case):
-    answer = answered(case.make())
+    answer = answered(case)
     assert not wrong_in(answer, case.right), f"{case.about}\n{answer.text}"
 
 
-def shuffled(words, chance):
-    """The same command with each arm's files in another sequence."""
-    arms = [word.partition("=") for word in words if not word.startswith("-")]
-    mixed = [f"{name}={','.join(chance.sample(files.split(','), files.count(',') + 1))}" for name, _, files in arms]
-    return mixed, [word for word in words if word.startswith("-")]
+def wrong_in(answer, right):
+    """What is wrong in an answer, one sentence each."""
+    found = []
+    if right.verdict and answer.verdict not in right.verdict.split():
+        found.append(f"the verdict is {answer.verdict}, not {right.verdict}")
+    if answer.verdict != "refused":
+        if right.ratio is not None and not abs(answer.ratio / right.ratio - 1) <= right.within:
+            found.append(f"the ratio is {answer.ratio:.3f}, not {right.ratio:.3f}")
+        if right.unit not in answer.unit or (right.not_unit and right.not_unit in answer.unit):
+            found.append(f"the unit is {answer.unit!r}")
+    found += [f"does not say {words!r}" for words in right.says if not stands(words, answer.text)]
+    found += [f"says {words!r}" for words in right.says_not if stands(words, answer.text)]
+    return found
 
 
-@pytest.mark.parametrize("case", [replace(case, wrong="").as_parameter() for case in made.CASES])
+def stands(words, text):
+    lowered = text.replace(",", "").lower()
+    return any(one.lower() in lowered for one in words.split("|"))
+
+
+def turned(words):
+    """The same command with the arms, and the files of each arm, in the opposite sequence."""
+    arms = [word.partition("=") for word in words if "=" in word]
+    mixed = [f"{name}={','.join(reversed(files.split(',')))}" for name, _, files in arms]
+    return (*reversed(mixed), *(word for word in words if "=" not in word))
+
+
+TWO_ARMS = [
+    case for case in CASES if case.right.verdict != "refused" and sum("=" in word for word in case.command) == 2
+]
+
+
+@pytest.mark.parametrize("case", TWO_ARMS, ids=lambda case: case.folder.name)
 def test_the_sequence_of_files_and_of_arms_changes_nothing_but_the_sign(answered, case):
-    words, chance = case.make(), random.Random(case.name)
-    first = answered(words)
-    for _ in range(ORDERS):
-        mixed, flags = shuffled(words, chance)
-        assert _numbers(answered([*mixed, *flags])) == _numbers(first), mixed
-    mixed, flags = shuffled(words, chance)
-    turned = answered([*mixed[::-1], *flags])
-    assert turned.verdict == {"+": "-", "-": "+"}.get(first.verdict, first.verdict)
-    assert (turned.unit, turned.caveats) == (first.unit, first.caveats)
-    if not math.isnan(first.ratio):
-        assert turned.ratio == pytest.approx(1 / first.ratio, rel=1e-9)
-    if first.interval:
-        assert turned.interval == pytest.approx([1 / end for end in first.interval[::-1]], rel=1e-9)
+    first, other = answered(case).turned(), answered(case, turned(case.command))
+    assert (other.verdict, other.unit, other.caveats) == (first.verdict, first.unit, first.caveats), other.text
+    assert other.ratio == pytest.approx(first.ratio, rel=1e-9, nan_ok=True)
+    assert (other.interval is None) == (first.interval is None)
+    assert first.interval is None or other.interval == pytest.approx(first.interval, rel=1e-9)
 
 
-def _numbers(answer):
-    """What the sequence of files must not change."""
-    return answer.verdict, repr(answer.ratio), answer.unit, answer.interval, answer.caveats
+@pytest.mark.parametrize("case", WITH_TABLES, ids=lambda case: case.folder.name)
+def test_the_numbers_of_the_tables_are_right(case, tmp_path):
+    folder = logs_of(case, tmp_path)
+    ask(case, [*case.command, "--report", "report"], folder)
+    for file in sorted((case.folder / TABLES).glob("*.csv")):
+        right = pd.read_csv(file, dtype=str, keep_default_na=False)
+        table = pd.read_csv(folder / "report" / "tables" / file.name, dtype=str, keep_default_na=False)
+        keys = [key for key in KEYS if key in right]
+        assert set(right) <= set(table), f"{file}: {table.columns.tolist()} has not {sorted(set(right) - set(table))}"
+        for row in right.to_dict("records"):
+            same = table[(table[keys] == [row[key] for key in keys]).all(axis=1)]
+            assert len(same) == 1, f"{file}: {len(same)} rows of the table are {[row[key] for key in keys]}"
+            for name, value in row.items():
+                assert equal(same.iloc[0][name], value), f"{file}: {row}: {name} is {same.iloc[0][name]}, not {value}"
+
+
+# The numbers of the other two are no steps of a trainer's log.
+IN_LOGS = [one for one in trainers() if one.logs.quantities and one.name not in ("replay", "benchmark")]
+
+
+@pytest.mark.parametrize("trainer", IN_LOGS, ids=lambda one: one.name)
+def test_every_quantity_of_a_trainers_logs_stands_in_a_case(trainer):
+    files = HERE.glob(f"*_of_{trainer.name.replace('-', '_')}/{TABLES}/steps.csv")
+    columns = {column for file in files for column in pd.read_csv(file, nrows=0)}
+    assert set(trainer.logs.quantities) <= columns, "add the column to a case, and its right values"
+
+
+def equal(value, right):
+    """Whether a cell is the right one; of numbers, to the digits that are given."""
+    try:
+        digits = len(right.partition(".")[2])
+        return abs(float(value) - float(right)) <= 0.5000001 * 10**-digits
+    except ValueError:
+        return value == right
