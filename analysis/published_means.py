@@ -83,12 +83,17 @@ class Held:
     def sentence(self) -> str:
         """`async against sync: holds: 1.56x at equal tokens. Said: -35.4% time.`"""
         where = f"{self.arm.case}: " if self.arm.case else ""
+        said = f" Said: {self.arm.said}." if self.arm.said else ""
+        return f"{where}{self.arm.arm} against {self.baseline.arm}: {self.verdict}: {self.number}.{said}"
+
+    @property
+    def number(self) -> str:
+        """`1.56x at equal tokens`."""
         value, unit = self.equal, self._terms
         if math.isnan(value):
             value, unit = self.speed, f"in {self.arm.part}" if self.arm.part else "as printed"
             unit = "in tokens a second" if math.isnan(self.arm.time) else unit
-        said = f" Said: {self.arm.said}." if self.arm.said else ""
-        return f"{where}{self.arm.arm} against {self.baseline.arm}: {self.verdict}: {ratio_text(value)} {unit}.{said}"
+        return f"{ratio_text(value)} {unit}"
 
     @property
     def _terms(self) -> str:

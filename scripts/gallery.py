@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 from analysis.planned import planned
-from analysis.published_means import published, published_lines
+from analysis.published_means import published
 from analysis.report.content import Content, read_content
 from analysis.verdict.verdict_block import escaped, verdict_markdown
 from common.errors import UserError
@@ -58,14 +58,18 @@ def _content(name: str, plan: Plan) -> Content:
 
 
 def claims_page() -> str:
-    """The page of public claims: what each of the tables beside it holds."""
-    parts = [(FOLDER / "claims.md").read_text(encoding="utf-8").partition("<!-- claims: ")[0].rstrip()]
-    parts.append("<!-- claims: written by `python scripts/gallery.py` from docs/gallery/claims/ -->")
+    """The page of public claims: a row for each of the tables beside it, with what its numbers hold."""
+    head = (FOLDER / "claims.md").read_text(encoding="utf-8").partition("<!-- claims: ")[0].rstrip()
+    rows = ["| what was said | what the numbers give | what to know |", "|---|---|---|"]
     for path in sorted((FOLDER / "claims").glob("*.csv")):
-        title, source, text = (line[2:] for line in path.read_text(encoding="utf-8").splitlines()[:3])
-        code = "\n".join(f"    {line}" for line in published_lines(published(path)))
-        parts.append(f"## {title}\n\n{text}\n\n`claims/{path.name}`, from {source}\n\n{code}")
-    return "\n\n".join(parts) + "\n"
+        title, _, text = (line[2:] for line in path.read_text(encoding="utf-8").splitlines()[:3])
+        held: dict[str, list[str]] = {}
+        for one in published(path):
+            held.setdefault(one.verdict, []).append(one.number)
+        found = "; ".join(f"{verdict}: {', '.join(numbers)}" for verdict, numbers in held.items())
+        rows.append(f"| [{title}](claims/{path.name}) | {found} | {text} |")
+    mark = "<!-- claims: written by `python scripts/gallery.py` from docs/gallery/claims/ -->"
+    return f"{head}\n\n{mark}\n\n" + "\n".join(rows) + "\n"
 
 
 def page_with(name: str, page: str, verdict: str) -> str:

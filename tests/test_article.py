@@ -28,7 +28,7 @@ def results(tmp_path_factory):
 
 def test_the_report_shows_them_and_does_not_claim_what_they_do_not_carry(results):
     report = (results / "report.md").read_text(encoding="utf-8")
-    for figure in ("879.92", "878.88", "878.89", "410.49", "408.18", "408.19", "2.15x", "2.22x"):
+    for figure in ("879.9", "878.9", "410.5", "408.2", "2.15x", "2.22x"):
         assert figure in report, figure
     verdict = next(line for line in report.splitlines() if line.startswith("**"))
     assert verdict == "**sglang vs vllm: not resolved, one step only: 2.15x, 408 s against 879 s per step.**"
@@ -38,11 +38,7 @@ def test_the_report_shows_them_and_does_not_claim_what_they_do_not_carry(results
 def test_the_report_says_why_the_sums_differ_and_how_near_the_floor_generation_is(results):
     for name in ("report.md", "report.html"):
         report = (results / name).read_text(encoding="utf-8")
-        for words in (
-            "Reshard is inside Generate: adding both counts 1.04 s (vllm) and 2.31 s (sglang) twice.",
-            "Efficiency: decode floor / generation",
-            "39.3 %",
-        ):
+        for words in ("The same without nested ones", "Efficiency: decode floor / generation", "39.3 %"):
             assert words in report, words
 
 

@@ -328,7 +328,7 @@ def test_the_answer_has_seconds_says_where_the_difference_lies_and_what_reading_
     assert len(met) == 1 and "and 1 more like it" in met[0]
     assert re.fullmatch(r"b: 1\.6\dx faster than a: 60\.\d s against \S+ s per step \(95% CI .*\)\.", found["sentence"])
     assert found["difference"] == "Of the difference: generation 70%, no timer 30%."
-    assert "of 60 steps 12 are left out: 10 not in every run, 2 warm-up" in found["basis"]
+    assert "12 of 60 steps left out (10 not in every run, 2 warm-up)" in found["basis"]
     assert main(["compare", *given, "--verdict-only"]) == 0
     said = " ".join(capsys.readouterr().out.split())
     lines = (found["sentence"], found["difference"], found["basis"], met[0])

@@ -1,4 +1,4 @@
-"""Draws each setting's seconds as a bar with its ratio, and the ratios with their intervals."""
+"""Draws each setting's seconds as a bar, stacked by phase; with a sweep also its ratio."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import altair as alt
 import numpy as np
 import pandas as pd
 
-from analysis.estimates.estimate_table import legible
+from analysis.estimates.estimate_table import EQUAL_WORK, legible
 from analysis.figures.drawing import (
     CATEGORY_COLOURS,
     PAGE,
@@ -27,7 +27,7 @@ from analysis.verdict.arm_verdict import ratio_text, seconds_text
 from analysis.verdict.claim import UNITS, equal_within
 from analysis.verdict.verdict_table import span_text
 
-MAX_BARS, BAR_WIDTH, LINE = 24, 300, 15
+MAX_BARS, BAR_WIDTH, LINE = 24, 270, 15
 NAME_LETTERS = 40
 NO_TIMER = "no timer"
 UNSEEN_SHARE = 0.002
@@ -64,12 +64,17 @@ def claim_text(row: Any, plan: PlanRead, unit: str = "") -> str:
 
 
 def phase_bars(plan: PlanRead, tables: Mapping[str, pd.DataFrame]) -> Figure | None:
-    """A bar for each arm and factor combination: its mean step, stacked by category, and its ratio at the end."""
+    """A bar for each arm and factor combination: its mean step, stacked by category.
+
+    The end of a bar has its seconds. With several combinations it has the ratio too: the verdict then has only a range.
+    """
     categories = category_table(tables["phases"], "step")
     categories = categories[np.isfinite(categories["own_mean_s"].astype(float))]
     if categories.empty:
         return None
-    of, every = claims(tables["estimates"]), categories[["factors", "arm"]].drop_duplicates()
+    every = categories[["factors", "arm"]].drop_duplicates()
+    claimed = claims(tables["estimates"])
+    of = claimed if every["factors"].nunique() > 1 else {}
     if plan.engines_only or len(plan.arms) == 1:
         # Settings, the fastest first; of several arms that train, each stands by its baseline.
         every = pd.concat([tables["ranking"][["factors", "arm"]], every]).drop_duplicates()
@@ -91,6 +96,8 @@ def phase_bars(plan: PlanRead, tables: Mapping[str, pd.DataFrame]) -> Figure | N
     if len(units) == 1:
         interval = " (95% interval)" if any(row.low > 0 for row in of.values()) else ""
         caption += f"; under the seconds: times as fast as {plan.baseline}{units.pop()}{interval}"
+    elif not of and any(row.estimate == EQUAL_WORK and row.value > 0 for row in claimed.values()):
+        caption += ", as measured; the verdict has them at equal response lengths"
     size = (BAR_WIDTH, alt.Step(34 + LINE * _name_lines(rows)))
     return Figure(
         "phases",

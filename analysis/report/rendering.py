@@ -27,6 +27,7 @@ MAX_TABLES, MAX_ROWS, MAX_LINES = 4, 24, 12
 def html_page(content: Content) -> str:
     """The page: no network, figures inline, all data escaped; the only script is its own."""
     css, script = ((TEMPLATES / name).read_text(encoding="utf-8") for name in ("report.css", "report.js"))
+    every = sections(content)
     environment = Environment(
         loader=FileSystemLoader(TEMPLATES),
         autoescape=True,
@@ -42,7 +43,8 @@ def html_page(content: Content) -> str:
         answer=answer_of(content.arm_verdicts),
         most=SHOWN,
         picture=next((figure for figure in content.figures if figure.name == "phases"), None),
-        sections=sections(content),
+        sections=every,
+        titles={section.id: section.title for section in every},
         unbroken=unbroken,
         count_of=count_of,
     )
@@ -115,7 +117,7 @@ class Doubt:
 
 
 FIRST_LINES = ("answer", "difference", "mismatch", "rests-on")
-"""The kinds of lines that stand beside the picture; the others are caveats and what resolves the verdict."""
+"""The kinds of lines that stand first; the others are caveats and what resolves the verdict."""
 
 
 @dataclass(frozen=True)

@@ -106,7 +106,7 @@ def _phases(content: Content) -> list[Part]:
     parts = [Part("table", one, one.caption if at >= OPEN_TABLES else "") for at, one in enumerate(tables)]
     text = (
         "A phase includes the phases inside it; its own seconds do not. Own seconds and those of no timer sum to the "
-        'step. Times as fast: over the compared steps. "Copy TSV" and tables/ have all digits, and medians.'
+        'step. Times as fast: over the steps that both arms have. "Copy TSV" and tables/ have all digits.'
     )
     costs = shown_step_costs(content)
     return [*parts, *_lines([("", text)]), *(Part("table", one, one.caption) for one in [costs] if one.rows)]
@@ -189,7 +189,7 @@ def shown_cost(content: Content) -> Table:
         Column("gpus", "GPUs", count),
         Column("gpu_hours", "GPU-hours used", significant),
         Column("step_gpu_s", "GPU-seconds a step", significant),
-        Column("price", f"{currency} per GPU-hour", significant),
+        Column("price", f"{currency} per GPU-hour", number(2)),
         Column("cost", f"{currency}, of the used", significant),
         Column("to_steps", "for steps", count),
         Column("gpu_hours_to_steps", "GPU-hours for these", significant),

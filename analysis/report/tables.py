@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
@@ -67,10 +68,15 @@ class Table:
         found = [(name, len(list(same))) for name, same in groupby(self.columns, key=lambda column: column.group)]
         return found if any(name for name, _ in found) else []
 
-    def starts_group(self, at: int) -> bool:
-        """Whether this column is the first of its group."""
-        group = self.columns[at].group
-        return bool(group) and (at == 0 or self.columns[at - 1].group != group)
+    @cached_property
+    def classes(self) -> list[str]:
+        """The page's classes of each column's cells."""
+        found, before = [], ""
+        for one in self.columns:
+            names = {"text": one.is_text, "first": one.group not in ("", before)}
+            found.append(" ".join(name for name, holds in names.items() if holds))
+            before = one.group
+        return found
 
 
 def shown_table(
@@ -114,8 +120,8 @@ def records_of(frame: pd.DataFrame) -> list[dict[str, Any]]:
 
 
 def decimals(step_s: float) -> int:
-    """Decimals that show a step of that many seconds, and the parts that sum to it, to about five digits."""
-    return 2 if step_s >= 100 else 3 if step_s >= 10 else 4 if step_s >= 0.1 else 6
+    """Decimals that show a step of that many seconds to three or four digits, and the parts that sum to it."""
+    return 1 if step_s >= 100 else 2 if step_s >= 10 else 3 if step_s >= 0.1 else 5
 
 
 def fixed(value: float, digits: int) -> str:
@@ -155,10 +161,10 @@ def times(value: float | None) -> Cell:
 
 
 def significant(value: float | None) -> Cell:
-    """A number of unknown size, to four digits."""
+    """A number of unknown size, to three digits."""
     if value and math.isfinite(value) and 1e-3 <= abs(value) < 1e7:
-        return number(max(0, 3 - math.floor(math.log10(abs(value)))))(value)
-    return _cell(value, lambda known: f"{known:.4g}".replace("-", MINUS))
+        return number(max(0, 2 - math.floor(math.log10(abs(value)))))(value)
+    return _cell(value, lambda known: f"{known:.3g}".replace("-", MINUS))
 
 
 def text(value: Any) -> Cell:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pandas as pd
@@ -23,6 +23,7 @@ from analysis.report.tables import (
     percent,
     records_of,
     shown_table,
+    significant,
     times,
 )
 from analysis.roofline.floors import efficiencies
@@ -30,7 +31,6 @@ from analysis.runs import rows_of
 from analysis.verdict.claim import UNITS
 from trainers.timers.tree import in_order
 
-MOST_TIMERS = 3
 # Rows that are no part of the step, and their columns of tables/sums.
 OUTSIDE = {
     "Between steps": "between_steps_mean_s",
@@ -50,16 +50,13 @@ def shown_speed(content: Content) -> Table:
             key, {"label": f"{row['arm']} vs {row['baseline']}", **row, **compared.get(key, {})}
         )
         record |= {f"{row['estimate']}/{name}": row[name] for name in ("value", "low", "high")}
-        # What more runs give is said of the estimate that the verdict is of: the first that has a value.
-        if row["value"] > 0:
-            record.setdefault("more", row["runs_to_resolve"] or None)
     seconds = number(decimals(content.tables["comparison"][["baseline_step_s", "arm_step_s"]].min().min()))
     columns = [*_of_both("step_s", "seconds a step", seconds)]
     for name, unit in UNITS.items():
         heads = {"value": "times as fast", "low": "95% from", "high": "to"}
         columns += [Column(f"{name}/{key}", head, times, unit) for key, head in heads.items()]
     columns += [*_of_both("runs", "runs", count), *_of_both("steps", "steps compared", count)]
-    columns += [*_of_both("tokens_per_s", "tokens a second", number(1)), Column("more", "more runs to resolve", count)]
+    columns += [*_of_both("tokens_per_s", "tokens a second", significant)]
     caption = f"Seconds over the steps that are compared, and how many times as fast as {content.plan.baseline}"
     return shown_table("speed", caption, "arms", columns, list(records.values()))
 
@@ -81,13 +78,14 @@ def _phase_table(content: Content, factors: str, rows: pd.DataFrame) -> Table:
     records = [*_of_phases(content, factors, rows, digits), *_of_step(content, factors, steps, digits)]
     # What is outside the step comes after its sum.
     records.sort(key=lambda record: bool(record["kind"] == "outside"))
-    heads = {"seconds": "seconds", "own": "own seconds", "share": "own share", "times": "times as fast"}
+    groups = {"seconds": "seconds", "times": "times as fast", "own": "own seconds", "share": "own share"}
     columns = [
-        Column(f"{arm}/{key}", head, lambda cell: cell or Cell(""), arm) for arm in arms for key, head in heads.items()
+        Column(f"{arm}/{key}", arm, lambda cell: cell or Cell(""), group)
+        for key, group in groups.items()
+        for arm in arms
     ]
-    note = nesting_text(rows, root, digits)
-    if any(step.own_rounding_s > 0 for step in steps.values()):
-        note += " ±: the largest error from the source's own rounding."
+    rounded = any(step.own_rounding_s > 0 for step in steps.values())
+    note = "±: the largest error from the source's own rounding." if rounded else ""
     at = f" ({factors_label(factors)})" if factors else ""
     return shown_table(
         "phases", f"Mean seconds of the counted steps, by phase{at}", "phase", columns, records, note, False
@@ -140,26 +138,3 @@ def _of_step(content: Content, factors: str, steps: Mapping[str, Any], digits: i
             yield row(label, "outside", seconds=cells)
     if shown := {arm: percent(known[factors, arm]) for arm in steps if (factors, arm) in known}:
         yield row("Efficiency: decode floor / generation", "outside", share=shown)
-
-
-def nesting_text(phases: pd.DataFrame, root: str, digits: int) -> str:
-    """A sentence for each timer that is inside another timer, with the seconds that adding both counts twice.
-
-    Nested timers that only some arms log are in no sum (`sums_table`).
-    """
-    nested = phases[phases["path"].str.startswith(root + "/") & (phases["parent"] != root)]
-    labels, arms = dict(zip(phases["path"], phases["label"], strict=True)), phases["arm"].nunique()
-    shared, partial = [], []
-    for path, rows in nested.groupby("path", sort=False):
-        inside = f"{labels[path]} is inside {labels[rows['parent'].iloc[0]]}"
-        each = [f"{fixed(r.mean_s, digits)} s ({r.arm})" for r in rows_of(rows)]
-        if len(rows) == arms:
-            shared.append(f"{inside}: adding both counts {_and(each)} twice.")
-        else:
-            partial.append(f"{inside}, but only {_and(list(rows['arm']))} logs it: no sum includes it.")
-    more = [f"{len(shared) - MOST_TIMERS} more are nested."] if len(shared) > MOST_TIMERS else []
-    return " ".join([*shared[:MOST_TIMERS], *more, *partial[:MOST_TIMERS]])
-
-
-def _and(texts: Sequence[str]) -> str:
-    return " and ".join(filter(None, (", ".join(texts[:-1]), texts[-1])))

@@ -81,12 +81,12 @@ def verdict_markdown(verdicts: Sequence[ArmVerdict], most: int | None = MOST_CAV
 
 
 def unbroken(text: str) -> Markup:
-    """A text for the page in which a browser breaks no line after a hyphen of a name."""
+    """A text for the page in which no line breaks after a hyphen of a name, or between a number and its unit."""
 
     def kept(match: re.Match[str]) -> str:
         return f'<span class="whole">{match[0]}</span>' if len(match[0]) <= _LONGEST_UNBROKEN else match[0]
 
-    return Markup(re.sub(r"[\w.]+(?:-[\w.]+)+", kept, str(escape(text))))
+    return Markup(re.sub(r"[\w.]+(?:-[\w.]+)+|\b[\d.,]+ s\b", kept, str(escape(text))))
 
 
 def print_verdict(verdicts: Sequence[ArmVerdict], after: Sequence[str] = ()) -> None:

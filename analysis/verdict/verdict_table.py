@@ -148,7 +148,7 @@ def _summed(pairs: Sequence[tuple[int, int]]) -> tuple[int, int]:
 def _basis(of: VerdictEvidence, both: tuple[str, str], places: Sequence[JudgedPlace], known: Sequence[Claim]) -> str:
     """What the verdict rests on: the terms, the runs and their steps, those that are left out, the responses' lengths.
 
-    `terms equal (...) · 2 runs against 2, 20 steps each; of 60 steps 20 are left out: 20 warm-up`.
+    `terms equal (...) · 2 runs against 2, 20 steps each; 20 of 60 steps left out (warm-up)`.
     """
     claim, comparison = places[0].claim, places[0].comparison
     runs, steps = _summed([one.runs for one in known]), _summed([one.steps for one in known])
@@ -165,9 +165,10 @@ def _basis(of: VerdictEvidence, both: tuple[str, str], places: Sequence[JudgedPl
         n, compared = steps_per_row(rows), np.concatenate([side.index for one in every for side in one.sides])
         why = rows["left_out"].replace("", NOT_IN_COMMON)[~rows.index.isin(compared)]
         reasons = n[why.index].groupby(why).sum().sort_values(ascending=False, kind="stable")
-        shown = ", ".join(f"{int(number):,} {reason}" for reason, number in reasons.items())
+        counts = [f"{int(number):,} {reason}" for reason, number in reasons.items()]
+        shown = ", ".join(counts if len(counts) > 1 else reasons.index)
         out = int(reasons.sum())
-        sizes += f"; of {int(n.sum()):,} steps {out:,} {'is' if out == 1 else 'are'} left out: {shown}" if out else ""
+        sizes += f"; {out:,} of {int(n.sum()):,} steps left out ({shown})" if out else ""
     lengths = ""
     # Where the arms differ in these, and no caveat says it.
     if len(places) == 1 and isinstance(comparison.lengths, str):

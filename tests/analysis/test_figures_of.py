@@ -64,9 +64,23 @@ def bars_of(plan, wide, estimates):
     return phase_bars(plan, {"phases": phases, "estimates": estimates, "ranking": ranking})
 
 
-def test_a_bar_has_its_seconds_and_its_ratio_with_the_interval_at_its_end():
+def test_a_bar_has_its_seconds_at_its_end_and_the_verdict_beside_it_has_the_ratio():
     arms = ["vllm", "sglang", "other gpu"]
     plan, wide = made.plan_of(arms), made.wide_of(arms, steps=4)
+    figure = bars_of(plan, wide, made.estimates_of(wide, plan))
+    check_svg(figure)
+    shown = texts(figure)
+    assert [text for text in shown if text in arms] == arms and not [
+        text for text in shown if "x" in text.split("(")[0]
+    ]
+    for arm, mean_s in made.categories_of(wide).groupby("arm")["own_mean_s"].sum().items():
+        seconds = f"{mean_s:.0f} s" if mean_s >= 100 else f"{mean_s:.1f} s"
+        assert seconds in shown and f"{arm} {seconds}" in figure.alt
+
+
+def test_a_bar_of_a_sweep_has_its_ratio_with_the_interval_too():
+    arms = ["vllm", "sglang", "other gpu"]
+    plan, wide = made.plan_of(arms), made.wide_of(arms, steps=4, factors=SWEEP[:2])
     estimates = made.estimates_of(wide, plan)
     refused = estimates["arm"] == "other gpu"
     estimates.loc[refused, ["value", "low", "high"]] = math.nan
@@ -74,14 +88,11 @@ def test_a_bar_has_its_seconds_and_its_ratio_with_the_interval_at_its_end():
     figure = bars_of(plan, wide, estimates)
     check_svg(figure)
     shown = texts(figure)
-    assert [text for text in shown if text in arms] == arms and shown.count("baseline") == 1
-    for arm, mean_s in made.categories_of(wide).groupby("arm")["own_mean_s"].sum().items():
-        seconds = f"{mean_s:.0f} s" if mean_s >= 100 else f"{mean_s:.1f} s"
-        assert seconds in shown and f"{arm} {seconds}" in figure.alt
-    row = estimates[(estimates["arm"] == "sglang") & (estimates["estimate"] == "per_step")].iloc[0]
-    ratio = f"{row['value']:.2f}x ({row['low']:.2f} to {row['high']:.2f})"
-    assert any(text.startswith(ratio) for text in shown) and ratio in figure.alt
-    assert "not comparable" in shown and "times as fast as vllm per step (95% interval)" in figure.caption
+    assert shown.count("baseline") == 2 and shown.count("not comparable") == 2
+    for _, row in estimates[(estimates["arm"] == "sglang") & (estimates["estimate"] == "per_step")].iterrows():
+        ratio = f"{row['value']:.2f}x ({row['low']:.2f} to {row['high']:.2f})"
+        assert any(text.startswith(ratio) for text in shown) and ratio in figure.alt
+    assert "times as fast as vllm per step (95% interval)" in figure.caption
 
 
 def test_bars_of_a_sweep_are_in_panels_of_equal_work_and_other_factors_are_in_their_names(tables):

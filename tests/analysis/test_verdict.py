@@ -281,7 +281,7 @@ def test_steps_that_are_not_compared_are_said():
     (found,) = said([*frames[:-1], frames[-1].head(14)])
     text = "b against a: left out, with less than half of the median run's steps: b-s2 (14 steps)."
     assert text in caveats(found, "data")
-    assert "3 runs against 2, 30 steps each; of 164 steps 14 are left out: 14 not in every run" in found.basis
+    assert "3 runs against 2, 30 steps each; 14 of 164 steps left out (not in every run)" in found.basis
     (found,) = said([f.assign(step=f["step"] * (4 if f["arm"].iloc[0] == "b" else 1)) for f in frames])
     assert "the runs' step counters advance by different gaps, so the first steps of each run are compared" in caveats(
         found, "data"
@@ -373,11 +373,11 @@ def test_the_warm_up_that_was_really_left_out():
     of = replace(plan("a", "b"), warmup_steps=1)
     frames = engines(2.0)
     begun = [f.assign(counted=f["step"] > 1, left_out=np.where(f["step"] > 1, "", WARMUP)) for f in frames]
-    assert said(begun, of)[0].basis == "3 runs against 3, 29 steps each; of 180 steps 6 are left out: 6 warm-up"
+    assert said(begun, of)[0].basis == "3 runs against 3, 29 steps each; 6 of 180 steps left out (warm-up)"
     resumed = begun[0].assign(left_out=begun[0]["left_out"].mask(begun[0]["step"] == 9, AFTER_RESUME))
     (found,) = said([resumed.assign(counted=resumed["left_out"] == ""), *begun[1:]], of)
     reasons = "6 warm-up, 5 not in every run, 1 first after a resume"
-    assert found.basis == f"3 runs against 3, 28 steps each; of 180 steps 12 are left out: {reasons}"
+    assert found.basis == f"3 runs against 3, 28 steps each; 12 of 180 steps left out ({reasons})"
 
 
 @pytest.mark.parametrize(
