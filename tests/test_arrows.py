@@ -28,10 +28,8 @@ IN_STACKS = (
         "trainers/*/driver",
         "trainers/*/hooks.py",
     ),
-    # The driver asks its release, whose file says all of it: what engines make of settings and its timers, too.
-    *("trainers/verl/releases", "trainers/verl/timers.py"),
-    *("trainers/trl/timers.py", "trainers/swift/timers.py"),
-    *("trainers/cases.py", "trainers/engine_checks.py", "trainers/timers/tree.py"),
+    # The driver asks its release, whose file says all of it: its checks, too.
+    *("trainers/verl/releases", "trainers/cases.py", "trainers/engine_checks.py"),
 )
 CONTROLLERS = {"pydantic", "pandas", "altair", "jinja2", "snakemake", "submitit", "psutil", "arch"}
 

@@ -9,9 +9,7 @@ from roofline_results import trained as trained_run
 
 from analysis.roofline.setup import setup_of
 from analysis.runs import Run
-from trainers.registry import tree_for
-from trainers.verl.releases.v0_4_1 import V0_4_1
-from trainers.verl.releases.v0_9_1 import V0_9_1
+from trainers.registry import tree_for, trees_of
 
 VERL = {
     "data.train_batch_size": 16, "trainer.n_gpus_per_node": 8, "trainer.nnodes": 1,
@@ -22,8 +20,10 @@ VERL = {
 
 
 POOL = {"nnodes": 1, "n_gpus_per_node": 8}
-(VERL_0_4_1,) = V0_4_1.trees
-VERL_0_9_1, VERL_0_9_1_COLOCATE_ASYNC, _, *VERL_0_9_1_OVERLAPPING = V0_9_1.trees
+(VERL_0_4_1,) = (tree for tree in trees_of("verl") if tree.series == "0.4.1")
+VERL_0_9_1, VERL_0_9_1_COLOCATE_ASYNC, _, *VERL_0_9_1_OVERLAPPING = (
+    tree for tree in trees_of("verl") if tree.series == "0.9.1"
+)
 SEPARATE, ONE_STEP_OFF, FULLY = VERL_0_9_1_OVERLAPPING
 
 

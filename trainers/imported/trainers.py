@@ -11,7 +11,7 @@ from typing import Any
 from trainers.imported import dictionary_consoles, nemo_rl_console
 from trainers.logs.record import StepNames
 from trainers.protocol import LogFormat, Logs, Trainer
-from trainers.timers.tree import Phase, TimerTree, overlapping_tree
+from trainers.timers.declared import declared_trees, frozen
 
 _CONSOLES: Mapping[str, Callable[[StepNames], LogFormat]] = {
     "nemo-rl": nemo_rl_console.console,
@@ -26,14 +26,14 @@ _DERIVED: Mapping[str, Any] = {
 
 
 def _trainer(name: str, table: Mapping[str, Any]) -> Trainer:
-    names = StepNames(**_frozen(table["rows"]), **_DERIVED.get(name, {}))
+    names = StepNames(**frozen(table["rows"]), **_DERIVED.get(name, {}))
     return Trainer(
         name=name,
         label=table.get("label", ""),
-        engines=_frozen(table["engines"]),
+        engines=frozen(table["engines"]),
         keys=_lists(table.get("keys", {})),
         logs=Logs(
-            declared=lambda: tuple(_trees(name, table)),
+            declared=lambda: tuple(declared_trees(name, table)),
             loop=_loop(table.get("async_if", "")),
             formats=(_CONSOLES[name](names),) if name in _CONSOLES else tuple(_unread(name, table)),
             rows=names,
@@ -59,47 +59,9 @@ def _loop(switch: str) -> Callable[[str, Mapping[str, Any]], str]:
     return lambda version, settings: "async" if settings.get(switch) is True else ""
 
 
-def _trees(name: str, table: Mapping[str, Any]) -> Iterator[TimerTree]:
-    for release in table["releases"]:
-        engines = _frozen(table.get("engines_of", {}).get(release, table["engines"]))
-        for loop in table["loops"]:
-            if release not in loop.get("releases", table["releases"]):
-                continue
-            source, total, about = loop["source"].format(release), (loop["total"],), loop["about"]
-            more = {
-                key: _frozen(loop[key])
-                for key in ("mode", "not_summed", "marks", "overlap", "unclocked")
-                if key in loop
-            }
-            if "overlap" in loop:
-                yield overlapping_tree(name, release, engines, source, total, about, **more)
-            else:
-                step = Phase("step", "Step", about, "other", total)
-                yield TimerTree(name, release, engines, (step, *_phases(loop["phases"], release)), source, **more)
-
-
-def _phases(rows: list[Any], release: str) -> Iterator[Phase]:
-    for path, label, category, about, *more in rows:
-        options = more[0] if more else {}
-        if release not in options.get("releases", (release,)):
-            continue
-        if keys := options.get("keys"):
-            yield from (Phase(f"step/{path}/{key.replace('/', '.')}", key, about, category, (key,)) for key in keys)
-            continue
-        key = options.get("key", path.rpartition("/")[2])
-        yield Phase(f"step/{path}", label, about, category, (key,), options.get("occasional", False))
-
-
 def _lists(table: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
     """A table of names, each of which may be one text or several."""
     return {name: (value,) if isinstance(value, str) else tuple(value) for name, value in table.items()}
-
-
-def _frozen(value: Any) -> Any:
-    """A value with tuples in place of its lists."""
-    if isinstance(value, dict):
-        return {key: _frozen(one) for key, one in value.items()}
-    return tuple(map(_frozen, value)) if isinstance(value, list) else value
 
 
 IMPORTED = tuple(

@@ -31,6 +31,7 @@ from trainers.logs.log_files import json_lines
 from trainers.logs.record import Imported, StepRecord
 from trainers.protocol import OFF, Driver, LogFormat, Logs, StackFacts, Trainer
 from trainers.swift.launch import LAUNCH
+from trainers.timers.declared import trees_in
 from trainers.timers.tree import TimerTree
 from trainers.trl import console
 from trainers.trl.trainer import QUANTITIES, TRAINER_STATE
@@ -61,7 +62,7 @@ def read_swift_jsonl(path: Path) -> Imported:
 
 
 ASYNC = "async"
-"""The mode of the loop of async_generate (timers.py)."""
+"""The mode of the loop of async_generate (timers.toml)."""
 
 
 def _undecoded(settings: Mapping[str, Any], tree: TimerTree) -> Iterator[str]:
@@ -215,12 +216,6 @@ def _require_supported(arm: TrainedArm, workload: Workload, stack: StackFacts, p
             )
 
 
-def _trees() -> tuple[TimerTree, ...]:
-    from trainers.swift.timers import RELEASES
-
-    return tuple(tree for release in RELEASES for tree in release.trees)
-
-
 SWIFT = Trainer(
     name="swift",
     label="ms-swift",
@@ -234,7 +229,7 @@ SWIFT = Trainer(
     launch=LAUNCH,
     keys=KEYS | {"engine": ("use_vllm", "use_lmdeploy"), "max_model_len": ("vllm_max_model_len",)},
     logs=Logs(
-        declared=_trees,
+        declared=lambda: trees_in(Path(__file__).with_name("timers.toml"), "swift"),
         loop=lambda version, settings: ASYNC if settings.get("async_generate") is True else "",
         formats=(
             LogFormat(

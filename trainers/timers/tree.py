@@ -1,11 +1,10 @@
-"""Defines timer trees, a trainer release's timers and how they nest, and the rows of TRL's and ms-swift's releases."""
+"""Defines timer trees: a trainer release's timers and how they nest."""
 
 from __future__ import annotations
 
-import importlib.metadata
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from fnmatch import translate
 from functools import cached_property
 from itertools import zip_longest
@@ -71,13 +70,6 @@ class Phase:
     @property
     def depth(self) -> int:
         return self.path.count("/")
-
-
-def keyed(
-    key: str, label: str, description: str, category: str = "other", within: str = "step", name: str = "", **more: bool
-) -> Phase:
-    """A phase inside another, logged under one flat key, which is also its name by default."""
-    return Phase(f"{within}/{name or key}", label, description, category, (key,), **more)
 
 
 @dataclass(frozen=True)
@@ -171,25 +163,6 @@ class TimerTree:
         return in_order(paths, (self,))
 
 
-def overlapping_tree(
-    trainer: str,
-    series: str,
-    engines: tuple[str, ...],
-    source: str,
-    keys: tuple[str, ...],
-    description: str,
-    *,
-    overlap: str,
-    mode: str = "",
-    marks: tuple[str, ...] = (),
-    not_summed: tuple[tuple[str, str, str], ...] = (),
-) -> TimerTree:
-    """The tree of a loop whose timers may run at the same time: only the step is a phase, other timers are scalars."""
-    step = Phase("step", "Step", description, "other", keys)
-    not_summed = (*not_summed, ("*", "s", "overlapping_s/*"))
-    return TimerTree(trainer, series, engines, (step,), source, mode, not_summed, marks=marks, overlap=overlap)
-
-
 def in_order(paths: Iterable[str], trees: Sequence[TimerTree]) -> list[str]:
     """Paths of several trees in depth-first order; siblings in the order of the first tree with them, then by name."""
     rank: dict[str, int] = {}
@@ -203,21 +176,3 @@ def in_order(paths: Iterable[str], trees: Sequence[TimerTree]) -> list[str]:
         return [(rank.get(head, len(rank)), part) for head, part in zip(heads, parts, strict=True)]
 
     return sorted(set(paths), key=key)
-
-
-@dataclass(frozen=True)
-class HfRelease:
-    """A release series of TRL or ms-swift, such as 1.16; `trainers/<trainer>/timers.py` has a row for each."""
-
-    series: str
-    trees: tuple[TimerTree, ...]
-    """What its runs log: those with our driver, if it is driven from here, and the release's own."""
-    timers: Mapping[str, str] = field(default_factory=dict)
-    """Its own timer -> the phase of our driver that has its seconds; empty: a part of the phases around it."""
-
-
-def driven(releases: Sequence[HfRelease], package: str) -> HfRelease:
-    """The row of the installed release, of those that are driven from here; of an undeclared one the nearest."""
-    rows = [release for release in releases if release.timers]
-    version = importlib.metadata.version(package)
-    return min(rows, key=lambda row: release_distance(version, row.series))

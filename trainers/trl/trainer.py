@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from common.errors import UserError
@@ -21,7 +22,7 @@ from trainers.hf_arguments import (
 )
 from trainers.logs import hf_rows
 from trainers.protocol import Driver, LogFormat, Logs, StackFacts, Trainer
-from trainers.timers.tree import TimerTree
+from trainers.timers.declared import trees_in
 from trainers.trl import console
 from trainers.trl.driver.options import LORA, SERVER_ARGS, is_lora_setting
 from trainers.trl.launch import LAUNCH
@@ -130,12 +131,6 @@ QUANTITIES = {
 """A quantity -> the scalar that transformers' Trainer logs; the same for ms-swift."""
 
 
-def _trees() -> tuple[TimerTree, ...]:
-    from trainers.trl.timers import RELEASES
-
-    return tuple(tree for release in RELEASES for tree in release.trees)
-
-
 TRL = Trainer(
     name="trl",
     label="TRL",
@@ -149,7 +144,7 @@ TRL = Trainer(
     launch=LAUNCH,
     keys=KEYS | {"engine": ("use_sglang", "use_vllm")},
     logs=Logs(
-        declared=_trees,
+        declared=lambda: trees_in(Path(__file__).with_name("timers.toml"), "trl"),
         formats=(
             LogFormat(
                 console.TRL,

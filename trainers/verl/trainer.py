@@ -14,15 +14,15 @@ from trainers.logs.record import TIMERS, Imported, StepRecord, as_number
 from trainers.logs.restarts import steps_in_sequence
 from trainers.logs.sync_cycles import training_steps
 from trainers.protocol import OFF, Driver, LogFormat, Logs, Trainer
+from trainers.timers.declared import trees_in
 from trainers.timers.tree import TimerTree, release_of
 from trainers.verl import console
 from trainers.verl.checks import CHECKS
 from trainers.verl.driver.overrides import ACTOR, BOOKKEEPING, MODEL, ROLLOUT
 from trainers.verl.given import settings_of
 from trainers.verl.launch import LAUNCH
-from trainers.verl.releases import release_named, releases
+from trainers.verl.releases import release_named
 from trainers.verl.settings import SEEDS, least_cpus, trainer_args
-from trainers.verl.timers import EARLIER
 
 _JSONL = "verl-jsonl"
 
@@ -85,7 +85,7 @@ _KEYS = {
 
 
 def _loop(version: str, settings: Mapping[str, Any]) -> str:
-    """The mode of a release's loop; since 0.5 settings select it (trainers/verl/timers.py)."""
+    """The mode of a release's loop; since 0.5 settings select it (timers.toml)."""
     if release_of(version).startswith("0.4."):
         return ""
     if str(settings.get("trainer.use_v1", True)).lower() in ("false", "0", "no", "off"):
@@ -130,14 +130,9 @@ _HIDDEN = {
 _EARLIER_RESPONSES = "which tokens a step's seconds went to: responses may have begun in an earlier step"
 
 
-def _trees() -> tuple[TimerTree, ...]:
-    trees = (*EARLIER, *(tree for release in releases() for tree in release.trees))
-    return tuple(sorted(trees, key=lambda tree: [int(part) for part in tree.series.split(".")]))
-
-
 def _logs() -> Logs:
     return Logs(
-        declared=_trees,
+        declared=lambda: trees_in(Path(__file__).with_name("timers.toml"), "verl"),
         loop=_loop,
         formats=(
             LogFormat(

@@ -15,7 +15,6 @@ from node.seeds import engine_seed
 from trainers.protocol import StackFacts
 from trainers.registry import mode_of, tree_for
 from trainers.swift.driver import colocate, timers
-from trainers.swift.timers import RELEASES
 from trainers.swift.trainer import SCHEDULERS, SWIFT, trainer_args
 from trainers.workload import Workload
 from workflow.config.model import Arm
@@ -124,7 +123,7 @@ def test_beside_a_generation_a_step_has_no_phases_but_itself():
     assert tree.unit_not_summed("overlapping_s/a/b") == "s"
     # The workload's GPUs are all that there are, the server's among them.
     assert SWIFT.engine_gpus(ASYNC, tree) == 0
-    assert SWIFT.engine_gpus(ASYNC, RELEASES[0].trees[-1]) is None
+    assert SWIFT.engine_gpus(ASYNC, tree_for("swift", "4.6.0", "vllm", "native")) is None
 
 
 OWN = "class Twice:\n    def step(self): ...\n"

@@ -11,12 +11,10 @@ from tests.preflight import plans
 from trainers import registry
 from trainers.cases import Rule
 from trainers.protocol import StackFacts
-from trainers.registry import tree_for
 from trainers.verl import releases as of_verl
 from trainers.verl.driver import composed
 from trainers.verl.driver.composed import job_overrides
 from trainers.verl.releases.v0_9_1 import V0_9_1
-from trainers.verl.timers import STEP, gen, tree_of
 from trainers.verl.trainer import verl
 from workflow.config.plan import plan_runs
 from workflow.config.reading import parse_config
@@ -28,7 +26,6 @@ V9_0_0 = replace(
     reward_key="score.function",
     checks=(Rule("novel", "odd", lambda case: True, "{version} is new", "nobody knows it", "its notes", "wait"),),
     cpus_with_gpu=5,
-    trees=(tree_of("9.0", "verl 9.0.0 trainer.py", STEP, gen("All of it.")),),
 )
 
 
@@ -57,11 +54,6 @@ def test_it_is_planned_and_checked_by_its_own_rules():
 def test_its_job_knows_its_keys():
     paths = dict.fromkeys(("train_files", "val_files", "model", "checkpoints", "project", "run_id"), "x")
     assert "score.function.path=r" in job_overrides("9.0.0", **paths, reward_file="r")
-
-
-def test_its_timers_are_read():
-    tree = tree_for("verl", "9.0.2", "vllm")
-    assert tree.name == "verl 9.0" and [phase.label for phase in tree.phases] == ["Step", "Generate"]
 
 
 @pytest.mark.parametrize("kind", ["RuntimeError", "NotImplementedError"])

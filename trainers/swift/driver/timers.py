@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import threading
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -19,11 +19,21 @@ from node.phase_clock import ROOT, sanitize
 from trainers.swift import hooks
 from trainers.swift.driver import colocate
 from trainers.swift.driver.pipeline import last_turn
-from trainers.swift.timers import RELEASES
-from trainers.timers.tree import driven
 from trainers.trl.driver.timers import TrlTimers
 
 DISCARDED = "discarded_completions"
+TIMERS: Mapping[str, str] = {
+    "_prepare_inputs": "prepare_inputs",
+    "_move_model_to_vllm": "sync_weights",
+    "generate": "generate",
+    "_compute_rewards_per_func": "rewards",
+    "log_metrics": "log_completions",
+    "compute_loss": "compute_loss",
+    # These contain the phases above and almost no time of their own: encoding is the rest of prepare_inputs, as in TRL.
+    **dict.fromkeys(("_generate_and_score_completions", "_score_completions"), ""),
+    **dict.fromkeys(("_dynamic_sampling", "_prepare_batch_inputs"), ""),
+}
+"""A timer in swift's profiling contexts -> our phase; empty: a part of the phases around it."""
 
 _OFFLOADING = (hooks.OFFLOAD_MODEL, hooks.LOAD_MODEL, hooks.OFFLOAD_OPTIMIZER, hooks.LOAD_OPTIMIZER)
 """Methods that move the trainer's weights and moments off the GPU and back, around a generation."""
@@ -76,14 +86,12 @@ class SwiftTimers(TrlTimers):
         self._time(trainer, hooks.WITH_SERVER, "generate")
 
     def _hook_profiling_contexts(self) -> None:
-        phases = driven(RELEASES, "ms-swift").timers
-
         @contextmanager
         def profiling_context(trainer: Any, name: str) -> Iterator[None]:
-            phase = self._log_prob if name == self.LOG_PROB.attribute else phases.get(name) or sanitize(name)
+            phase = self._log_prob if name == self.LOG_PROB.attribute else TIMERS.get(name) or sanitize(name)
             # With async_generate a thread generates for the next step during training.
             other_thread = threading.current_thread() is not threading.main_thread()
-            if phases.get(name) == "" or other_thread or self._clock.is_open(phase):
+            if TIMERS.get(name) == "" or other_thread or self._clock.is_open(phase):
                 yield
                 return
             with self._clock.phase(phase):

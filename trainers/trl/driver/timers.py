@@ -31,21 +31,31 @@ from node.engine_server import uses_server
 from node.hooks import Hook
 from node.over_ranks import WAIT
 from node.phase_clock import PhaseClock, sanitize
-from trainers.timers.tree import driven
 from trainers.trl import hooks
-from trainers.trl.timers import RELEASES, TIMERS
 
 LOG_PROB = hooks.LOG_PROB.attribute
+TIMERS: Mapping[str, str] = {
+    "_prepare_inputs": "prepare_inputs",
+    "sync_weights": "sync_weights",
+    "vLLM.generate": "generate",
+    "SGLang.generate": "generate",
+    "SGLang.extract": "extract",
+    "transformers.generate": "generate",
+    "transformers.generate_batch": "generate",
+    "_calculate_rewards": "rewards",
+    "compute_loss": "compute_loss",
+}
+"""A timer in the profiling contexts of TRL's GRPOTrainer -> our phase; those of SGLang are our own."""
 
 
-def phase_name(timer: str, log_prob: str, phases: Mapping[str, str] = TIMERS) -> str:
+def phase_name(timer: str, log_prob: str) -> str:
     """The phase of one of TRL's timers, such as `GRPOTrainer.vLLM.generate`.
 
     All passes for log-probabilities have the same timer; `log_prob` is the phase of the current one. An unknown timer
     keeps its own name, made valid for a path.
     """
     name = timer.partition(".")[2] or timer
-    return log_prob if name == LOG_PROB else phases.get(name) or sanitize(name)
+    return log_prob if name == LOG_PROB else TIMERS.get(name) or sanitize(name)
 
 
 def log_prob_phase(trainer: Any, model: Any, path: str) -> str:
@@ -141,10 +151,8 @@ class TrlTimers:
         hooks.GENERATE_WITH_VLLM.wrap(timed, generation)
 
     def _hook_profiling_contexts(self) -> None:
-        phases = driven(RELEASES, "trl").timers
-
         def timed_enter(enter: Callable[..., Any], context: Any) -> Any:
-            self._clock.open(phase_name(hooks.TIMER_NAME.get(context), self._log_prob, phases))
+            self._clock.open(phase_name(hooks.TIMER_NAME.get(context), self._log_prob))
             return enter(context)
 
         def timed_leave(leave: Callable[..., Any], context: Any, *error: Any) -> Any:

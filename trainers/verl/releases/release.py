@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 from common.model_facts import ModelFacts
 from trainers.cases import Case, Check
-from trainers.timers.tree import TimerTree
 from trainers.verl.driver.overrides import ACTOR, BOOKKEEPING, REF, ROLLOUT
 
 if TYPE_CHECKING:
@@ -91,9 +90,6 @@ class Release:
     """CPUs that its actors reserve in Ray with each GPU."""
     storage_units: int = 0
     """Default number of its transfer queue's storage units with V1; each takes a CPU."""
-
-    # What it logs
-    trees: tuple[TimerTree, ...] = ()
 
 
 JOB_KEYS = (

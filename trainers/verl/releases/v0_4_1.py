@@ -1,4 +1,4 @@
-"""verl 0.4.1: its settings, its limits and its timers."""
+"""verl 0.4.1: its settings and its limits."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from common.model_facts import ModelFacts
 from trainers.cases import Case, Rule
-from trainers.verl import hooks, timers
+from trainers.verl import hooks
 from trainers.verl.driver.overrides import ACTOR, MODEL, ROLLOUT
 from trainers.verl.releases.release import JOB_KEYS, RESERVED_KEYS, TRL_DEFAULTS, DerivedSettings, Release, rollout
 
@@ -194,14 +194,4 @@ V0_4_1 = Release(
     engines_without_options=("sglang",),
     context=_context,
     cpus_with_gpu=1,
-    trees=(
-        timers.loop_before_v1(
-            "0.4.1",
-            "verl 0.4.1 trainer/ppo/ray_trainer.py (fit), workers/fsdp_workers.py, workers/sharding_manager/",
-            "Driver wall clock; its own time is the wait for the slowest rank, putting the engine to sleep and moving "
-            "the batch.",
-            (timers.GENERATE_SEQUENCES, timers.RESHARD),
-            timers.INSIDE_FIRST,
-        ),
-    ),
 )

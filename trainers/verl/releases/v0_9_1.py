@@ -1,4 +1,4 @@
-"""verl 0.9.1: its settings, its limits and its timers."""
+"""verl 0.9.1: its settings and its limits."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from trainers.cases import Case, Rule
-from trainers.verl import hooks, timers
+from trainers.verl import hooks
 from trainers.verl.driver.overrides import ACTOR, MODEL, ROLLOUT
 from trainers.verl.releases.release import (
     JOB_KEYS,
@@ -131,5 +131,4 @@ V0_9_1 = Release(
     checks=_CHECKS,
     context=partial(context_by_length, sources={"vllm": f"{_VLLM}:1107 and :593", "sglang": f"{_SGLANG}:170 and :588"}),
     storage_units=8,
-    trees=timers.OF_0_9_1,
 )

@@ -1,0 +1,86 @@
+"""Reads the timer trees that tables declare: a trainer's `timers.toml`, and each trainer of imported/trainers.toml.
+
+A table has the trainer's `engines`, its `releases`, and a timer tree for each of its `loops` and releases:
+
+- `releases`, `engines`: of the loop, if it lacks some. `mode`: empty for the default loop.
+- `source`: where the timers were read; `{}` is the release. `total`: the key of the step's timer, or several. `about`:
+  what a step is.
+- `phases`: rows [path below the step, label, category, description, options]. A path that begins with a slash is
+  outside the step. Options: `key`, its name in the log, or several, if that is not the last part of the path; `keys`
+  makes a phase of each name below the path; `releases`; `occasional` and `polled_s` as in `Phase`. `by_path`: no phase
+  has a key.
+- With `overlap` its phases run at the same time: only the step is one, and other timers are scalars.
+- `not_summed`, `not_summed_if`, `marks`, `unclocked`, `padded`: as in `TimerTree`.
+
+A text among phases or in `not_summed` stands for the rows of that name in `groups`; so does { group = ...,
+releases = ... }.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from trainers.timers.tree import Phase, TimerTree
+
+
+def trees_in(file: Path, trainer: str) -> tuple[TimerTree, ...]:
+    """The trees of a trainer's `timers.toml`, in the order of its releases."""
+    return tuple(declared_trees(trainer, tomllib.loads(file.read_text(encoding="utf-8"))))
+
+
+def declared_trees(trainer: str, table: Mapping[str, Any]) -> Iterator[TimerTree]:
+    """The trees of a table."""
+    for release in table["releases"]:
+        engines = table.get("engines_of", {}).get(release, table["engines"])
+        for loop in table["loops"]:
+            if release in loop.get("releases", table["releases"]):
+                yield _tree(trainer, release, tuple(loop.get("engines", engines)), loop, table.get("groups", {}))
+
+
+def _tree(
+    trainer: str, release: str, engines: tuple[str, ...], loop: Mapping[str, Any], groups: Mapping[str, Any]
+) -> TimerTree:
+    source, total = loop["source"].replace("{}", release), loop["total"]
+    step = Phase("step", "Step", loop["about"], "other", (total,) if isinstance(total, str) else tuple(total))
+    more = {key: frozen(loop[key]) for key in ("mode", "marks", "overlap", "unclocked", "padded") if key in loop}
+    for key in ("not_summed", "not_summed_if"):
+        more[key] = tuple(map(tuple, _rows(loop.get(key, ()), groups, release)))
+    if "overlap" in loop:
+        more["not_summed"] += (("*", "s", "overlapping_s/*"),)
+    rows = _rows(loop.get("phases", ()), groups, release)
+    phases = (phase for row in rows for phase in _phases(release, bool(loop.get("by_path")), *row))
+    return TimerTree(trainer, release, engines, (step, *phases), source, **more)
+
+
+def _rows(rows: Any, groups: Mapping[str, Any], release: str) -> Iterator[Any]:
+    for row in rows:
+        if isinstance(row, str):
+            yield from groups[row]
+        elif not isinstance(row, dict):
+            yield row
+        elif release in row["releases"]:
+            yield from groups[row["group"]]
+
+
+def _phases(
+    release: str, by_path: bool, path: str, label: str, category: str, about: str, options: Mapping[str, Any] = {}
+) -> Iterator[Phase]:
+    if release not in options.get("releases", (release,)):
+        return
+    place = path[1:] if path.startswith("/") else f"step/{path}"
+    if keys := options.get("keys"):
+        yield from (Phase(f"{place}/{key.replace('/', '.')}", key, about, category, (key,)) for key in keys)
+        return
+    key = options.get("key", [] if by_path else path.rpartition("/")[2])
+    more = {name: options[name] for name in ("occasional", "polled_s") if name in options}
+    yield Phase(place, label, about, category, (key,) if isinstance(key, str) else tuple(key), **more)
+
+
+def frozen(value: Any) -> Any:
+    """A value with tuples in place of its lists."""
+    if isinstance(value, dict):
+        return {key: frozen(one) for key, one in value.items()}
+    return tuple(map(frozen, value)) if isinstance(value, list) else value
