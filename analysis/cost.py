@@ -55,8 +55,8 @@ def cost_table(wide: pd.DataFrame, runs: Sequence[Run], plan: PlanRead) -> pd.Da
         meant = mine[in_all[mine.index]] if in_all[mine.index].any() else mine
         if mine.empty:
             continue
-        timed = here[~(here["left_out"].isin(WRONG_TIME) | (here[PHASE + "step"] > ABSURD_S))]
-        gpu_hours = gpus * sum(_positive_s(timed, name) for name in _TIMES) / HOUR_S
+        timed = here[~_has_wrong_time(here)]
+        gpu_hours = gpus * float((paid_s(timed) * steps_per_row(timed)).sum()) / HOUR_S
         step_gpu_s = gpus * mean_of(meant[PHASE + "step"], steps_per_row(meant))
         missing = _missing(here, here.drop(timed.index))
         if not in_all[mine.index].all():
@@ -87,8 +87,13 @@ def _missing(rows: pd.DataFrame, untimed: pd.DataFrame) -> list[str]:
     return [text for text, count in texts.items() if count]
 
 
-def _positive_s(rows: pd.DataFrame, column: str) -> float:
-    if column not in rows:
-        return 0.0
-    seconds = rows[column].astype(float)
-    return float((seconds * steps_per_row(rows))[(seconds > 0) & (seconds <= ABSURD_S)].sum())
+def _has_wrong_time(rows: pd.DataFrame) -> pd.Series:
+    found: pd.Series = rows["left_out"].isin(WRONG_TIME) | (rows[PHASE + "step"] > ABSURD_S)
+    return found
+
+
+def paid_s(rows: pd.DataFrame) -> pd.Series:
+    """The seconds of each row's steps, with their checkpoints and evaluations and the logged time between them."""
+    known = [rows[name].astype(float) for name in _TIMES if name in rows]
+    seconds = sum(one.where((one > 0) & (one <= ABSURD_S), 0.0) for one in known)
+    return pd.Series(seconds, index=rows.index).where(~_has_wrong_time(rows), 0.0)

@@ -23,6 +23,8 @@ DEFINITIONS = {
     "rollout_k3": "KL by k3",
     "rollout_kl": "KL",
     "rollout_probability_gap": "mean difference of probabilities",
+    "rollout_kl_kept": "KL, of tokens below a cap",
+    "rollout_kl_geometric": "KL, by a response's geometric mean",
 }
 """Quantities that trainers log; what two arms do not log by one definition is not compared. The first one counts."""
 BOUNDS = {"rollout_logp_gap": 0.1}

@@ -7,6 +7,7 @@ report. The preflight, `compare` and the report read that table.
 from __future__ import annotations
 
 import json
+import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -117,6 +118,14 @@ class TermPlace(Protocol):
     def point(self) -> str: ...
     @property
     def runs(self) -> tuple[str, ...]: ...
+
+
+# What an engine generates by, by the names of settings and reported terms; and values that turn it off.
+OTHER_ROLLOUTS = {
+    "quantises": re.compile(r"(^|\.)(quantisation|quantization|kv_cache_dtype)$"),
+    "drafts tokens": re.compile(r"speculative|(^|[._])mtp[._]enable_rollout$"),
+}
+_NOT_SET = (UNKNOWN, "none", "None", "null", "auto", "false", "False", "0", "", "{}")
 
 
 @dataclass(frozen=True, eq=False)
@@ -294,8 +303,22 @@ def findings_of(terms: Iterable[Term]) -> Iterator[Finding]:
             yield Finding("unequal", rule.code, term.arms, what, rule.why, term.source, rule.change, sides=term.sides)
 
 
-def in_words(preflight: Preflight | None, arms: Sequence[str]) -> str:
-    """How many of the terms of two arms are unequal, for the verdict; "" where a caveat says more."""
+def other_rollouts(preflight: Preflight | None, arms: Sequence[str]) -> dict[str, str]:
+    """Which of these arms' engines generate by other arithmetic than the model's, and how, by their terms."""
+    found: dict[str, list[str]] = defaultdict(list)
+    for how, names in OTHER_ROLLOUTS.items():
+        for row in preflight.ledger if preflight is not None else ():
+            for arm, value in row.values.items():
+                if names.search(row.setting) and value not in _NOT_SET and arm in arms and how not in found[arm]:
+                    found[arm].append(how)
+    return {arm: " and ".join(how) for arm, how in found.items() if how}
+
+
+def in_words(preflight: Preflight | None, arms: Sequence[str], rollouts: Mapping[str, str]) -> str:
+    """How many of the terms of two arms are unequal, for the verdict; "" where a caveat says more.
+
+    `rollouts` are the arms whose engine quantises or drafts (`other_rollouts`): never called equal.
+    """
     if preflight is None or preflight.unequal(arms) or preflight.between(arms).rows("mixed"):
         return ""
     terms = preflight.between(arms)
@@ -307,4 +330,6 @@ def in_words(preflight: Preflight | None, arms: Sequence[str]) -> str:
     if different:
         return f"{different} different of {count_of(verified, 'verified setting')}"
     counted = f"0 unequal of {count_of(verified, 'verified setting' if unknown else 'setting')}"
+    if rollouts:
+        return f"{counted}, but {' and '.join(f'{arm} {how}' for arm, how in rollouts.items())}"
     return counted if unknown else f"terms equal ({counted})"

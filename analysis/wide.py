@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -20,7 +21,7 @@ from analysis.runs import Run
 from common.errors import UserError
 from common.verdicts import Verdict
 from trainers.logs.record import EVALUATION, STEPS_LOGGED
-from trainers.registry import QUANTITIES, discards, logged_as
+from trainers.registry import QUANTITIES, discards, scalars_of
 from trainers.timers.exclusive import TOLERANCE_S, TOLERANCE_SHARE
 from trainers.timers.tree import TimerTree
 
@@ -48,7 +49,8 @@ _RUNS_AT_A_TIME = 50
 # Response lengths are bounded, so steps are too, unless a clock jumps or the machine sleeps.
 JUMP = 100.0
 JUMPED = f"over {JUMP:.0f} times its run's median step: taken for a clock that jumped, or a process that stood still"
-
+# A quantity's scalar as a trainer spells it: `x`, `-x` or `-log(x)`.
+_MADE_OF = re.compile(r"(?P<log>-log\()?(?P<minus>-)?(?P<name>[^()]+)\)?")
 
 Columns = dict[str, npt.NDArray[Any]]
 """A run's steps as one row each: a column's values by its name."""
@@ -77,9 +79,10 @@ def wide_run(run: Run) -> Columns:
     # A trainer may log a scalar with the name of one of these columns.
     reserved = {*KEYS, *QUANTITIES}
     other = {f"scalar/{name}" if name in reserved else name: values for name, values in other.items()}
+    seconds = phases.columns("value", PHASE)
     for quantity in QUANTITIES:
-        if (name := logged_as(quantity, other)) is not None:
-            other[quantity] = other[name]
+        if (values := _quantity(quantity, other | seconds)) is not None:
+            other[quantity] = values
     if "truncated_share" in other and run.tree.padded:
         other["truncated_share"] = _truncated_share(other, setup_of(run).max_response_length)
     logged = other.get(STEPS_LOGGED, np.full(len(steps), np.nan))
@@ -93,11 +96,21 @@ def wide_run(run: Run) -> Columns:
         **{name: tidy[name].to_numpy()[first] for name in ("attempt", "resumed", "overlap")},
         "counted": np.zeros(len(steps), dtype=np.bool_),
         "left_out": left_out,
-        **_without_occasional(run.tree, phases.columns("value", PHASE), phases.columns("exclusive_s", OWN), rounding),
+        **_without_occasional(run.tree, seconds, phases.columns("exclusive_s", OWN), rounding),
         **other,
         **({BY_CLOCK: np.ones(len(steps))} if run.done.get("clock") == "wall" else {}),
         STEPS_LOGGED: np.where(np.isnan(logged), 1.0, logged),
     }
+
+
+def _quantity(quantity: str, columns: Columns) -> npt.NDArray[np.float64] | None:
+    """A quantity's values, made of the first of its scalars that there is; None without one."""
+    for spelled in scalars_of(quantity):
+        made = _MADE_OF.fullmatch(spelled)
+        if made is not None and (values := columns.get(made["name"])) is not None:
+            with np.errstate(all="ignore"):
+                return -np.log(values) if made["log"] else -values if made["minus"] else values
+    return None
 
 
 def _without_occasional(tree: TimerTree, seconds: Columns, own: Columns, rounding: Columns) -> Columns:

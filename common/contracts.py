@@ -336,6 +336,7 @@ class ArmInVerdict(TypedDict):
     sentence: Annotated[str, "the answer in one line, with its seconds"]
     difference: Annotated[str, "in which parts of the step the difference lies; empty where that is not known"]
     ratios: Annotated[list[RatioInFile], "most informative first; [] if nothing is comparable"]
+    per_gpu: Annotated[list[str], "of loops on unlike splits of GPUs: what the GPUs of both did, a sentence each"]
     runs: Annotated[list[int], "runs of the baseline and of the arm, over all factor combinations"]
     steps: Annotated[list[int], "their steps that are compared"]
     basis: Annotated[str, "terms, runs, and steps with those that are left out, as a sentence"]

@@ -35,6 +35,8 @@ def log(path, gen_share, seed, **more):
         (0.05, {}, "generation takes 5% of its step"),
         (0.7, {"training/off_policy/trajectory_staleness/mean": 0.5}, "trajectory_staleness/mean"),
         (0.7, {"training/off_policy/trajectory_staleness/mean": 0.0}, ""),
+        # One version sampled each response: verl 0.9.1's synchronous loop logs it, too.
+        (0.7, {"training/off_policy/trajectory_spans/mean": 1.0}, ""),
     ],
 )
 def test_generation_beside_training_is_no_equal_work(tmp_path, monkeypatch, capsys, gen_share, more, why):

@@ -75,6 +75,22 @@ class LogFormat:
 
 
 @dataclass(frozen=True)
+class Ledger:
+    """Under which names a loop that generates beside training counts what became of what it generated."""
+
+    unit: str = "groups"
+    """What it counts: `groups`, the responses of one prompt, or `responses`."""
+    generated: tuple[str, ...] = ()
+    """Scalars that are added up, as those of each account."""
+    stale: tuple[str, ...] = ()
+    dropped: tuple[str, ...] = ()
+    in_flight: tuple[str, ...] = ()
+    """Numbers at one time: what is generated and waits to be trained."""
+    totals: tuple[str, ...] = ()
+    """Those scalars that count from the start of the process."""
+
+
+@dataclass(frozen=True)
 class Logs:
     """What a trainer logs: all that one whose runs are only imported fills in."""
 
@@ -86,8 +102,9 @@ class Logs:
     rows: StepNames | None = None
     """The names in its wandb rows, if `analysis/sources/wandb_rows.py` has no own reader for them."""
     quantities: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """A quantity (trainers/registry.py) -> the names under which it is logged. Of a result that is no step: all that
-    `compare` prints of it, in words with their unit."""
+    """A quantity (trainers/registry.py) -> the names under which it is logged; `-x` and `-log(x)` are made of x. Of a
+    result that is no step: all that `compare` prints of it, in words with their unit."""
+    ledger: Ledger = Ledger()
     discards: Mapping[str, int | None] = field(default_factory=dict)
     """Scalars that count discarded completions, or the batches generated in a step -> the most without a discard; and
     settings that make it discard some (None). The time of a discarded completion is in the step, its tokens are not."""

@@ -17,6 +17,7 @@ from analysis.wide import PHASE
 from analysis.windows import steps_per_row
 from common.model_facts import are_different_models, same_model
 from common.verdicts import Verdict
+from trainers.registry import QUANTITIES
 
 # The facts that must be equal, as (code of the finding, text). Only facts known of both arms are compared, and the
 # model's name only where a checksum is missing.
@@ -31,8 +32,9 @@ SAME = {
 }
 # A synchronous step that generates less than this trains on hardly anything.
 GENERATES_LEAST = 0.08
-# Names of scalars that are above 0 only in loops whose policy has moved on since its responses began.
-STALE = re.compile("stale|off_policy|async/")
+# Names of scalars that are above 0 only in loops whose policy has moved on since its responses began; verl's span of
+# the versions that sampled a response is 1 in any loop.
+STALE = re.compile("stale|off_policy/(?!.*spans)|async/")
 # The steps may sum to this much more than the time from a run's start to its end: these are two clocks.
 CLOCKS_SHARE, CLOCKS_S = 0.01, 5.0
 
@@ -47,6 +49,8 @@ class Comparable:
     """Arms with ratios of step time and tokens only, because phases overlap."""
     unit_unsaid: Mapping[tuple[str, str], str] = field(default_factory=dict)
     """Arms read from plain tables whose unit nobody says, with what would say it."""
+    per_gpu: frozenset[tuple[str, str]] = frozenset()
+    """Arms whose GPUs may be compared by what they do: a loop overlaps, or only the number of GPUs differs."""
     not_repeated: Mapping[tuple[str, str], str] = field(default_factory=dict)
     """Arms that are declared as repetitions, but ran under other conditions, so they do not measure noise."""
 
@@ -65,6 +69,7 @@ def comparable(runs: Sequence[Run], plan: PlanRead, wide: pd.DataFrame) -> tuple
     not_repeated: dict[tuple[str, str], str] = {}
     throughput: dict[tuple[str, str], str] = {}
     unsaid: dict[tuple[str, str], str] = {}
+    per_gpu: set[tuple[str, str]] = set()
     verdicts: list[Verdict] = []
     groups: dict[tuple[str, str], list[Run]] = {}
     for run in runs:
@@ -95,8 +100,10 @@ def comparable(runs: Sequence[Run], plan: PlanRead, wide: pd.DataFrame) -> tuple
             throughput[factors, arm] = f"the phases of a step overlap ({why}): step time and throughput only"
             text = f"{versus}: {throughput[factors, arm]}, no estimate at equal work"
             verdicts.append(Verdict("warning", "throughput-only", text, (arm,)))
+        if (overlaps or reasons) and {*reasons} <= {"gpus", "nodes"}:
+            per_gpu.add((factors, arm))
     verdicts += _clock_verdicts(runs, wide)
-    return Comparable(refused, throughput, unsaid, not_repeated), list(dict.fromkeys(verdicts))
+    return Comparable(refused, throughput, unsaid, frozenset(per_gpu), not_repeated), list(dict.fromkeys(verdicts))
 
 
 def _generates_beside(runs: Sequence[Run], wide: pd.DataFrame) -> dict[str, str]:
@@ -104,7 +111,7 @@ def _generates_beside(runs: Sequence[Run], wide: pd.DataFrame) -> dict[str, str]
 
     By run; "" where it does not.
     """
-    stale = [name for name in map(str, wide) if STALE.search(name)]
+    stale = [name for name in map(str, wide) if name not in QUANTITIES and STALE.search(name)]
     phases = [name for name in map(str, wide) if name.startswith(PHASE)]
     of_run = wide[["run_id", *stale, *phases]].groupby("run_id")
     highest: dict[Any, Any] = of_run[stale].max().to_dict("index")
@@ -113,11 +120,7 @@ def _generates_beside(runs: Sequence[Run], wide: pd.DataFrame) -> dict[str, str]
     for run in runs:
         if (seconds := total_s.get(run.run_id)) is None:
             continue
-        timed = [
-            PHASE + phase.path
-            for phase in run.tree.phases
-            if phase.category == "generation" and phase.path.count("/") == 1 and PHASE + phase.path in seconds
-        ]
+        timed = [PHASE + path for path in run.tree.generating if PHASE + path in seconds]
         timed_s, step_s = sum(seconds[name] for name in timed), seconds[PHASE + run.tree.root]
         if old := [name for name in stale if highest[run.run_id][name] > 0]:
             found[run.run_id] = f"its log has {old[0]}"

@@ -29,12 +29,12 @@ from common.shown import shown, shown_output
 from common.verdicts import REPORT_FORMAT, ReportFile, count_of
 
 # Tables of rare options, which are not written without rows.
-OPTIONAL_TABLES = ("ranking", "mismatch", "step_costs")
+OPTIONAL_TABLES = ("ranking", "mismatch", "per_gpu", "loops", "step_costs")
 # A sign alone, such as a verdict's, computes nothing.
 _FORMULA, _NUMBER = r"(?s)^ *[=@+\-\t\r\n].", r"^ *[-+](\d+\.?\d*|\.\d+)(e[-+]?\d+)?$"
 M_MMAP_THRESHOLD, M_ARENA_MAX = -3, -8
 IN_JSON = (
-    *("estimates", "comparison", "phases", "sums", "phase_speedups", "gate", "mismatch", "cost"),
+    *("estimates", "comparison", "phases", "sums", "phase_speedups", "gate", "mismatch", "per_gpu", "loops", "cost"),
     "runs",
 )
 

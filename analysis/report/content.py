@@ -20,14 +20,17 @@ from analysis.estimates.gate import gate_table, reward_verdicts
 from analysis.estimates.ranking import ranking_lines, ranking_table
 from analysis.machines import disturbance_verdicts, disturbances
 from analysis.mismatch import mismatch_table
+from analysis.per_gpu import per_gpu_table
 from analysis.phases import phase_table, sums_table
 from analysis.planned import PlanRead, read_plan, without_unneeded
 from analysis.report.provenance import runs_table
 from analysis.report.sample_completions import read_samples
 from analysis.reported_terms import environment_table, origin_verdicts, terms_table, with_reported
 from analysis.roofline.floors import with_floors
+from analysis.roofline.setup import setup_of
 from analysis.runs import Run, length_counts, read_runs
 from analysis.step_costs import cost_lines
+from analysis.token_ledger import loops_table
 from analysis.verdict.arm_verdict import ArmVerdict
 from analysis.verdict.verdict_table import VerdictEvidence, arm_verdicts, with_engines_alone
 from common.contracts import VerdictFile
@@ -154,6 +157,8 @@ def content_of(plan: PlanRead, runs: list[Run], verdicts: Sequence[Verdict], bef
         tables = {"steps": wide, "estimates": first.estimates, "comparison": first.comparison, "gate": first.gate}
         tables["settings"] = terms_table(before, plan)
         tables["mismatch"] = mismatch_table(first.mismatches)
+        tables["per_gpu"] = per_gpu_table(first.per_gpu)
+        tables["loops"] = loops_table(wide, runs)
         tables["step_costs"] = cost_lines(wide, first.every, trees)
         answered = [*first.read, *disturbance_verdicts(machines)]
         speedups = phase_speedups(wide, first.every, trees, first.refused)
@@ -182,7 +187,19 @@ def _evidence(
     read = [*read, *refusals, *disagreements, *matched]
     gate = gate_table(wide, every)
     return VerdictEvidence(
-        plan, wide, every, comparison, estimates, gate, before, disturbed, read, trees, divisible.refused
+        plan,
+        wide,
+        every,
+        comparison,
+        estimates,
+        gate,
+        before,
+        disturbed,
+        read,
+        trees,
+        divisible.refused,
+        divisible.per_gpu,
+        {run.run_id: setup_of(run).gpus for run in runs} if divisible.per_gpu else {},
     )
 
 
@@ -211,6 +228,8 @@ def _rest(
         "comparison": answered["comparison"],
         "gate": answered["gate"],
         "mismatch": answered["mismatch"],
+        "per_gpu": answered["per_gpu"],
+        "loops": answered["loops"],
         "samples": completions,
         "phase_speedups": speedups,
         "step_costs": answered["step_costs"],

@@ -116,7 +116,7 @@ class Doubt:
     section: str
 
 
-FIRST_LINES = ("answer", "difference", "mismatch", "rests-on")
+FIRST_LINES = ("answer", "difference", "per-gpu", "mismatch", "rests-on")
 """The kinds of lines that stand first; the others are caveats and what resolves the verdict."""
 
 

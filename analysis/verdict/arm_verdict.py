@@ -67,6 +67,8 @@ class ArmVerdict:
     """Where the difference lies, as a sentence; "" where that is not known, or chance may be all of it."""
     mismatch: str = ""
     """How far both engines are from their trainers, as a sentence; "" where not both log it."""
+    per_gpu: tuple[str, ...] = ()
+    """Of loops on unlike splits of GPUs: what the GPUs of both did, a sentence each."""
 
     def as_json(self) -> Any:
         """The object in verdict.json: tuples as lists, NaN as null."""

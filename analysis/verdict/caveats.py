@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from textwrap import shorten
 from typing import Any
@@ -62,6 +62,7 @@ SAID = (
 class JudgedPlace:
     """One arm at one factor combination: what the rows of the table test."""
 
+    factors: str
     arms: tuple[str, str]
     """The baseline and the arm."""
     claim: Claim
@@ -72,6 +73,10 @@ class JudgedPlace:
     mismatch: Mismatch | None
     jumped: Sequence[tuple[str, int, float]]
     """The runs whose mismatch jumps, the step, and how many times as high it stays."""
+    staleness: Mapping[str, float]
+    """How many policy versions old the responses of each arm are when they are trained; NaN where it is not logged."""
+    rollouts: Mapping[str, str]
+    """The arms whose engine quantises or drafts, and how (analysis/terms.py)."""
     preflight: Preflight | None
     """Of the two arms."""
     unequal: Sequence[Finding]
@@ -111,6 +116,16 @@ TABLE: dict[str, tuple[Kind, str, str]] = {
     "more-runs": ("spread", "", "{settle}"),
     "may-change": ("data", "{text}.", ""),
     "jump": ("gate", "The mismatch of {run} jumps at step {step} and stays {times} as high: weights may be stale.", ""),
+    "aged": (
+        "gate",
+        "The mismatch is also of age{at}: responses are trained {ages} policy versions after they were sampled.",
+        "",
+    ),
+    "other-rollouts": (
+        "gate",
+        "The engine of {arm} {how}, and how far it is from the trainer is not logged by one definition{at}.",
+        "logs of the mismatch",
+    ),
     "cut": ("gate", "The mismatch is not comparable{at}: {settings} cut what the engines sample from.", ""),
     "disagree": ("estimates", "Step time{number} and equal work disagree{at}: {why}.", ""),
     "crossing": ("estimates", "Which is faster depends on the length{at}: {which}.", ""),
@@ -196,7 +211,11 @@ def _of_terms(place: JudgedPlace) -> Iterator[Doubt]:
 def _of_mismatch(place: JudgedPlace) -> Iterator[Doubt]:
     """Engines that are far from their trainers, or whose mismatch says something else."""
     if place.mismatch is None:
+        for arm, how in place.rollouts.items():
+            yield "other-rollouts", {"arm": arm, "how": how}
         return
+    if aged := {arm: age for arm, age in place.staleness.items() if age > 0}:
+        yield "aged", {"ages": " and ".join(f"{age:.2g} ({arm})" for arm, age in aged.items())}
     for arm in place.mismatch.beyond(*place.arms):
         yield "far", {"arm": arm, "bound": f"{BOUNDS[place.mismatch.quantity]:g}"}
     for run, step, factor in place.jumped:
@@ -234,7 +253,8 @@ def _of_claim(place: JudgedPlace) -> Iterator[Doubt]:
     if not (claim.estimate or place.alone):
         yield "not-compared", {"why": claim.why}
     equal = claim.rows[EQUAL_WORK]
-    if claim.lacks_equal_work and equal["why"] != row.unequal_work:
+    # A benchmark's requests, which all clients choose, need no equal work.
+    if claim.estimate == PER_STEP and claim.record == "step" and equal["why"] != row.unequal_work:
         yield "no-equal-work", {"why": equal["why"], "settle": equal["settle"]}
 
 

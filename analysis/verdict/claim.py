@@ -42,11 +42,6 @@ class Claim:
     lacking: str
     """Which has a single run, which does not show how much other runs differ: an arm, or `each arm`; otherwise ""."""
 
-    @property
-    def lacks_equal_work(self) -> bool:
-        """Whether a ratio at equal work is missing; a benchmark's requests, which all clients choose, need none."""
-        return self.estimate == PER_STEP and self.record == "step"
-
 
 def claim_from(at: str, rows: dict[str, Row], step_of: str = "step", until: float = EQUAL_WITHIN) -> Claim:
     """The claim of one factor combination, from its rows of `estimate_table` by estimate.

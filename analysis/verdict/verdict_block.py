@@ -35,7 +35,7 @@ _LONGEST_UNBROKEN = 24  # characters; a longer text does not fit a telephone's l
 
 @dataclass(frozen=True)
 class Line:
-    """A line of a verdict: `answer`, `difference`, `mismatch`, `rests-on`, a kind of caveat, `more` or `settle`."""
+    """A line of a verdict: one of rendering.py's FIRST_LINES, a kind of caveat, `more` or `settle`."""
 
     kind: str
     symbol: str
@@ -46,6 +46,7 @@ def lines_of(verdict: ArmVerdict, most: int | None = MOST_CAVEATS) -> list[Line]
     """The lines of a verdict, with the `most` harmful caveats; None: with all."""
     found = [Line("answer", "", verdict.sentence or f"{verdict.arm} vs {verdict.baseline}: {verdict.words}.")]
     found += [Line("difference", "", verdict.difference)] if verdict.difference else []
+    found += [Line("per-gpu", "", one) for one in verdict.per_gpu]
     found += [Line("mismatch", "", verdict.mismatch)] if verdict.mismatch else []
     found += [Line("rests-on", "·", f"{verdict.basis}.")] if verdict.basis else []
     found += [Line(one.kind, SYMBOLS[one.kind], one.text) for one in verdict.caveats[:most]]

@@ -18,10 +18,11 @@ from analysis.comparison_tables import COMPARISON_COLUMNS
 from analysis.estimates.estimate_table import EQUAL_WORK, PER_STEP
 from analysis.estimates.gate import COLUMNS, LABELS, worse_arms
 from analysis.mismatch import Mismatch, jumps, mismatch_line, mismatch_of
+from analysis.per_gpu import PerGpu, per_gpu_lines, per_gpu_of
 from analysis.phases import shown_phase
 from analysis.planned import PlanRead, factors_label
 from analysis.runs import rows_of
-from analysis.terms import in_words
+from analysis.terms import in_words, other_rollouts
 from analysis.verdict.arm_verdict import NO_SPAN, ArmVerdict, Caveat, Ratio, Span, ratio_text, seconds_text
 from analysis.verdict.caveats import MOST_NAMES, JudgedPlace, caveats_of
 from analysis.verdict.claim import AT_EQUAL_WORK, UNITS, Claim, claim_from, direction
@@ -41,6 +42,7 @@ NOT_IN_COMMON = "not in every run"
 GENERATION, NO_TIMER = "generation", "no timer"
 # Where the difference lies: smaller parts are not shown, and two differences that are closer are the same.
 MOST_PARTS, LEAST_SHARE, ALIKE = 3, 0.005, 0.1
+STALENESS, ACCEPTANCE = "staleness", "acceptance_length"
 _NOTHING = SimpleNamespace(**dict.fromkeys(COMPARISON_COLUMNS, math.nan))
 
 
@@ -63,6 +65,18 @@ class VerdictEvidence:
     """The timers of each arm's runs."""
     refused: Mapping[tuple[str, str], str] = field(default_factory=dict)
     """Arms without any ratio, by (factors, arm), with the reason."""
+
+    per_gpu_of: frozenset[tuple[str, str]] = frozenset()
+    """The arms that are compared by what their GPUs did, too."""
+    gpus: Mapping[str, int | None] = field(default_factory=dict)
+    """Those of each run; None where that is unknown."""
+
+    @cached_property
+    def per_gpu(self) -> dict[tuple[str, str], PerGpu]:
+        """What the GPUs of these arms and of the baseline did, by (factors, arm)."""
+        every = [one for one in self.every if (one.factors, one.arm) in self.per_gpu_of]
+        found = {(one.factors, one.arm): per_gpu_of(self.wide, one, self.gpus) for one in every}
+        return {place: per_gpu for place, per_gpu in found.items() if per_gpu is not None}
 
     @cached_property
     def mismatches(self) -> dict[tuple[str, str], Mismatch]:
@@ -89,7 +103,7 @@ def _verdict(of: VerdictEvidence, arm: str) -> ArmVerdict:
     ratios = [_ratio(same) for unit in units if (same := [claim for claim in known if claim.unit == unit])]
     one_verdict = len({(claim.verdict, claim.estimate and claim.unit) for claim in claims}) == 1
     verdict: Any = claims[0].verdict if one_verdict else "~"
-    alone = claims[0] if len(claims) == 1 else None
+    alone, place = claims[0] if len(claims) == 1 else None, (places[0].factors, arm)
     likely = _likely(alone, plan.spread) if alone and not (preflight is None or unequal) else ""
     scope = "".join(f", {scope}" for scope in dict.fromkeys(one.scope for one in unequal if one.scope))
     words = likely or _words(claims, plan.until)
@@ -108,6 +122,7 @@ def _verdict(of: VerdictEvidence, arm: str) -> ArmVerdict:
         _sentence(both, words, scope, ratios, verdict if alone else "", bool(likely)),
         _difference(of, arm, alone, bool(likely)) if alone else "",
         mismatch_line(both, places[0].mismatch) if alone else "",
+        per_gpu_lines(both, of.per_gpu.get(place)) if alone and place in of.per_gpu_of else (),
     )
 
 
@@ -136,8 +151,14 @@ def _places(
             claim = replace(claim, verdict="x", why=why if claim.estimate else claim.why)
         row = rows.get(str(factors), _NOTHING) if claim.record == "step" else _NOTHING
         jumped = jumps(of.wide, one, mismatch.quantity) if mismatch else []
-        known = (here, mismatch, jumped, preflight, unequal, read)
-        yield JudgedPlace((plan.baseline, arm), claim, row, *known, len(every) == 1)
+        staleness = {name: mean_of_runs(side, column_of(of.wide, side, STALENESS)) for side, name in one.named_sides}
+        rollouts = {
+            name: "drafts tokens"
+            for side, name in one.named_sides
+            if mean_of_runs(side, column_of(of.wide, side, ACCEPTANCE)) > 1
+        } | other_rollouts(preflight, (plan.baseline, arm))
+        known = (here, mismatch, jumped, staleness, rollouts, preflight, unequal, read)
+        yield JudgedPlace(one.factors, (plan.baseline, arm), claim, row, *known, len(every) == 1)
 
 
 def _summed(pairs: Sequence[tuple[int, int]]) -> tuple[int, int]:
@@ -174,7 +195,7 @@ def _basis(of: VerdictEvidence, both: tuple[str, str], places: Sequence[JudgedPl
     if len(places) == 1 and isinstance(comparison.lengths, str):
         said = comparison.lengths in claim.rows[EQUAL_WORK]["why"]
         lengths = "" if said else comparison.lengths + ", taken out" * (claim.estimate == EQUAL_WORK)
-    return " · ".join(filter(None, [in_words(places[0].preflight, both), sizes, lengths]))
+    return " · ".join(filter(None, [in_words(places[0].preflight, both, places[0].rollouts), sizes, lengths]))
 
 
 def _ratio(every: Sequence[Claim]) -> Ratio:

@@ -7,7 +7,7 @@ import pytest
 from test_verdict import caveats, engines, ledger_row, said
 
 from analysis.mismatch import LEAST_STEPS_EACH, two_levels
-from common.findings import Preflight
+from common.findings import LedgerRow, Preflight
 
 GAP, K3 = "rollout_logp_gap", "rollout_k3"
 
@@ -106,3 +106,41 @@ def test_sampling_that_is_cut_makes_it_incomparable(value, cut):
     terms = Preflight((), (type(row)(row.setting, {"a": value, "b": value}, "equal", "", ""),), ())
     (found,) = said(with_mismatch(0.011, 0.036), preflight=terms)
     assert ("workload.top_p cut what the engines sample from" in caveats(found, "gate")) is cut
+
+
+def with_rows(*rows):
+    return Preflight((), tuple(LedgerRow(name, {"a": a, "b": b}, "equal", "why", "source") for name, a, b in rows), ())
+
+
+@pytest.mark.parametrize(
+    ("row", "says"),
+    [
+        (("quantisation", "none", "fp8 weights"), "b quantises"),
+        (("rollout.quantization", "fp8", "fp8"), "a quantises and b quantises"),
+        (("engine.speculative_config", "none", '{"method": "ngram"}'), "b drafts tokens"),
+        (("batch", "8", "8"), ""),
+    ],
+)
+def test_quantised_or_drafted_rollouts_are_never_terms_equal(row, says):
+    terms = with_rows(("batch", "8", "8"), row)
+    (found,) = said(with_mismatch(0.011, 0.036), preflight=terms)
+    assert found.mismatch and ("terms equal" in found.basis) is not bool(says) and says in found.basis
+    # Where no mismatch stands beside the speed, that is a doubt of the speed.
+    (found,) = said(engines(1.5), preflight=terms)
+    lacks = "how far it is from the trainer is not logged"
+    assert (lacks in caveats(found, "gate")) is bool(says) and ("logs of the mismatch" in found.settle) is bool(says)
+
+
+def test_logged_drafts_are_no_equal_terms_either():
+    frames = [f.assign(acceptance_length=2.5 if f["arm"].iloc[0] == "b" else np.nan) for f in engines(1.5)]
+    (found,) = said(frames, preflight=with_rows(("batch", "8", "8")))
+    assert "but b drafts tokens" in found.basis and "The engine of b drafts tokens, and how far" in caveats(
+        found, "gate"
+    )
+
+
+def test_age_is_said():
+    frames = [f.assign(staleness=1.25 if f["arm"].iloc[0] == "b" else 0.0) for f in with_mismatch(0.011, 0.036)]
+    text = "is also of age: responses are trained 1.2 (b) policy versions after they were sampled"
+    assert text in caveats(said(frames)[0], "gate")
+    assert "of age" not in caveats(said(with_mismatch(0.011, 0.036))[0], "gate")

@@ -22,6 +22,8 @@ _HEAD = re.compile(r"={5,} (Step|Epoch) (\d{1,12})/(\d{1,12}) ={5,}")
 _TAIL = re.compile(r"\btrain step (\d{1,12})/\d{1,12}  trainer_v=")
 _ENTRY = re.compile(r"• ([\w /.-]+?): (-?[\d.]+|nan|inf)(?:s|\b)")
 _STEP = "• Total step time: "
+# Of the buffer, before a step's batch is drawn: each of its trajectories is the responses of one prompt.
+_EVICTED, _EVICTS = "train/evicted_stale_prompt_groups", re.compile(r"\bEvicting (\d{1,9}) stale trajectories\b")
 # A block's entries beside its timers -> wandb's names.
 _ENTRIES = {
     "Loss": "train/loss",
@@ -30,6 +32,8 @@ _ENTRIES = {
     "Avg Total Reward": "train/reward",
     "Avg Filtered Reward": "train/filtered_reward",
     "Mean Generation Length": "train/mean_gen_tokens_per_sample",
+    "Buffer Size": "train/buffer_size",
+    "Avg Trajectory Age": "train/avg_trajectory_age",
     "Total validation time": TIMERS + "total_validation_time",
     "Total step time": _TOTAL,
 }
@@ -44,6 +48,7 @@ class _Blocks:
     """Steps of earlier epochs."""
     step: int = 0
     numbers: dict[str, PrintedNumber] = field(default_factory=dict)
+    evicted: int = 0
     line: int = 0
     first_head: int = 0
     """The line of the first step's head; 0 before it."""
@@ -89,6 +94,8 @@ def _read(parts: Iterator[Printout], path: Path, blocks: _Blocks) -> Iterator[St
             if _TOTAL in blocks.numbers:
                 blocks.tail(int(tail[1]))
                 yield _record(blocks, path)
+        elif "Evicting" in text and (evicts := _EVICTS.search(text)) is not None:
+            blocks.evicted += int(evicts[1])
         elif "•" in text and (entry := _ENTRY.search(text)) is not None:
             number = parse_number(entry[2])
             # A number at the end of a file without a line break may be truncated.
@@ -113,6 +120,8 @@ def _record(blocks: _Blocks, path: Path) -> StepRecord:
     numbers, blocks.numbers = blocks.numbers, {}
     rounding = {name: half_digit(one.decimals) for name, one in numbers.items() if one.decimals is not None}
     scalars = {name: one.value for name, one in numbers.items()}
+    if blocks.evicted:
+        scalars[_EVICTED], blocks.evicted = float(blocks.evicted), 0
     return StepRecord(blocks.ended(), {}, scalars, {}, None, path, blocks.line, rounding)
 
 

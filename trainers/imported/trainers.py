@@ -10,7 +10,7 @@ from typing import Any
 
 from trainers.imported import dictionary_consoles, nemo_rl_console
 from trainers.logs.record import StepNames
-from trainers.protocol import LogFormat, Logs, Trainer
+from trainers.protocol import Ledger, LogFormat, Logs, Trainer
 from trainers.timers.declared import declared_trees, frozen
 
 _CONSOLES: Mapping[str, Callable[[StepNames], LogFormat]] = {
@@ -38,6 +38,7 @@ def _trainer(name: str, table: Mapping[str, Any]) -> Trainer:
             formats=(_CONSOLES[name](names),) if name in _CONSOLES else tuple(_unread(name, table)),
             rows=names,
             quantities=_lists(table.get("quantities", {})),
+            ledger=_ledger(table.get("ledger", {})),
         ),
         resumable=tuple(table.get("resumable", ())),
     )
@@ -62,6 +63,11 @@ def _loop(switch: str) -> Callable[[str, Mapping[str, Any]], str]:
 def _lists(table: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
     """A table of names, each of which may be one text or several."""
     return {name: (value,) if isinstance(value, str) else tuple(value) for name, value in table.items()}
+
+
+def _ledger(table: Mapping[str, Any]) -> Ledger:
+    accounts = _lists({name: value for name, value in table.items() if name != "unit"})
+    return Ledger(unit=table.get("unit", Ledger.unit), **accounts)
 
 
 IMPORTED = tuple(

@@ -112,6 +112,12 @@ class TimerTree:
     def root(self) -> str:
         return self.phases[0].path
 
+    @property
+    def generating(self) -> list[str]:
+        """The phases in which engines generate, without those inside of such."""
+        paths = [phase.path for phase in self.phases if phase.category == "generation"]
+        return [path for path in paths if not any(path.startswith(f"{other}/") for other in paths)]
+
     def has(self, engine: str) -> bool:
         """Whether it is the tree of runs with this engine; any tree is one of an engine that is not known."""
         return engine == UNKNOWN or engine in self.engines

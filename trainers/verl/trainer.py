@@ -13,7 +13,7 @@ from trainers.logs.log_files import json_lines
 from trainers.logs.record import TIMERS, Imported, StepRecord, as_number
 from trainers.logs.restarts import steps_in_sequence
 from trainers.logs.sync_cycles import training_steps
-from trainers.protocol import OFF, Driver, LogFormat, Logs, Trainer
+from trainers.protocol import OFF, Driver, Ledger, LogFormat, Logs, Trainer
 from trainers.timers.declared import trees_in
 from trainers.timers.tree import TimerTree, release_of
 from trainers.verl import console
@@ -130,6 +130,22 @@ _HIDDEN = {
 _EARLIER_RESPONSES = "which tokens a step's seconds went to: responses may have begun in an earlier step"
 
 
+# A sample is a prompt with its responses. The queue of `fully_async` drops the oldest when a finished one finds it
+# full, and then counts a drop in place of a generation (0.9.1: experimental/fully_async_policy/message_queue.py,
+# fully_async_rollouter.py); the loops of 0.9.1 evict by age (trainer/ppo/v1/replay_buffer.py), and log no count that is 0.
+_LEDGER = Ledger(
+    generated=("fully_async/count/total_generated_samples", "fully_async/count/dropped_stale_samples"),
+    stale=("fully_async/count/dropped_stale_samples", "training/off_policy/evicted_samples"),
+    dropped=(
+        "training/filter_groups/evicted_samples",
+        "training/filter_groups/discarded_surplus_samples",
+        "training/rollout_failure/evicted_samples",
+    ),
+    in_flight=("fully_async/monitor/queue/mq_queue_size",),
+    totals=("fully_async/count/total_generated_samples", "fully_async/count/dropped_stale_samples"),
+)
+
+
 def _logs() -> Logs:
     return Logs(
         declared=lambda: trees_in(Path(__file__).with_name("timers.toml"), "verl"),
@@ -163,7 +179,18 @@ def _logs() -> Logs:
             "rollout_k3": ("mismatch/k3", "rollout_corr/k3_kl"),
             "rollout_probability_gap": ("training/rollout_probs_diff_mean",),
             "gradient_norm": ("actor/grad_norm",),
+            "staleness": ("training/off_policy/trajectory_staleness/mean",),
+            "partial_share": ("fully_async/partial/partial_ratio",),
+            "trainer_wait_share": ("fully_async/trainer/idle_ratio",),
+            "trainer_wait_s": ("overlapping_s/wait_prev_gen", "overlapping_s/gen"),
+            "engine_wait_share": ("fully_async/rollouter/idle_ratio",),
+            "slowest_generation_s": (
+                "agent_loop/slowest/generate_sequences",
+                "timing_s/step/gen/slowest_generate_sequences",
+            ),
+            "acceptance_length": ("rollout/spec_accept_length",),
         },
+        ledger=_LEDGER,
         discards={
             # Prompts whose completions 0.9.1 discards in a step (trainer/ppo/v1/replay_buffer.py).
             "training/filter_groups/evicted_samples": 0,

@@ -1,0 +1,170 @@
+"""Compares loops on unlike splits of GPUs: trained tokens per GPU-second, and GPU-hours to a reward that both reach.
+
+Of all GPUs of a run, whichever pool they are in. As seconds are compared: one number a run, Welch's t on logarithms.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+from analysis.compared import Compared, column_of
+from analysis.cost import HOUR_S, paid_s
+from analysis.ratio import RunNumbers, interval, means_of_runs
+from analysis.verdict.arm_verdict import NO_SPAN, Span, ratio_text
+from analysis.wide import REWARD
+from analysis.windows import steps_per_row
+
+TRAINED = "trained_tokens"
+COLUMNS = [
+    *("factors", "arm", "baseline_gpus", "arm_gpus", "baseline_tokens", "arm_tokens", "ratio", "low", "high"),
+    *("reward", "baseline_hours", "arm_hours", "hours_ratio", "hours_low", "hours_high"),
+]
+# A reward is the mean of so many rows; a run of fewer than three windows shows no rise.
+WINDOW, LEAST_ROWS = 5, 15
+RISES_BY = 3.0
+"""A reward rises where its lowest top lies so many standard errors of a window above its highest start."""
+OF_THE_RISE = 0.9
+"""The reward that is reached: this share of the way, as the last steps to a top are chance."""
+
+
+@dataclass(frozen=True)
+class Rate:
+    """A quantity of both arms that is one number a run."""
+
+    baseline: float
+    arm: float
+    ratio: float
+    """How many times the baseline's the arm's is."""
+    interval: Span
+    """Its 95% interval; NaN where an arm has one run."""
+
+
+@dataclass(frozen=True)
+class PerGpu:
+    """Two loops by what their GPUs did."""
+
+    gpus: tuple[str, str]
+    """Of a run of the baseline, and of the arm."""
+    tokens: Rate | None
+    """Trained tokens per GPU-second of the compared steps."""
+    reward: float
+    """What both reach; NaN where not all runs rise to one."""
+    hours: Rate | None
+    """GPU-hours to it, from a run's first step on, with checkpoints and the time between steps."""
+
+
+def per_gpu_of(wide: pd.DataFrame, one: Compared, gpus: Mapping[str, int | None]) -> PerGpu | None:
+    """What both arms' GPUs did; None where a run's number of GPUs is unknown, or nothing is logged."""
+    runs = [list(side["run"].unique()) for side in one.sides]
+    counts = [sorted({gpus.get(run) or 0 for run in of}) for of in runs]
+    if one.is_empty or not all(number for of in counts for number in of):
+        return None
+    tokens = _tokens(wide, one, gpus)
+    reward, hours = _to_reward(wide, runs, gpus)
+    shown = tuple(" or ".join(map(str, of)) for of in counts)
+    return PerGpu((shown[0], shown[1]), tokens, reward, hours) if tokens or hours else None
+
+
+def _rate(baseline: Sequence[float], arm: Sequence[float]) -> Rate:
+    sample = RunNumbers(np.sort(np.log(baseline)), np.sort(np.log(arm)))
+    low, high = interval(sample)
+    values = [math.exp(float(of.mean())) for of in (sample.baseline, sample.arm)]
+    return Rate(values[0], values[1], math.exp(-sample.log_ratio), NO_SPAN if math.isnan(low) else (1 / high, 1 / low))
+
+
+def _tokens(wide: pd.DataFrame, one: Compared, gpus: Mapping[str, int | None]) -> Rate | None:
+    """Tokens per GPU-second, by the first count that both arms log in every step."""
+    for name in ("tokens", TRAINED):
+        counts = [side[name] if name in side else column_of(wide, side, name) for side in one.sides]
+        if all((of > 0).all() for of in counts):
+            gpu_s = [side["seconds"] * side["run"].map(gpus).astype(float) for side in one.sides]
+            # The means are sorted: a run's tokens and GPU-seconds have to be divided before.
+            rates = [
+                [
+                    float(means_of_runs(side[mine], of[mine])[0] / means_of_runs(side[mine], took[mine])[0])
+                    for mine in rows
+                ]
+                for side, of, took, rows in zip(one.sides, counts, gpu_s, map(_rows_of_runs, one.sides), strict=True)
+            ]
+            return _rate(*rates)
+    return None
+
+
+def _rows_of_runs(side: pd.DataFrame) -> list[pd.Series]:
+    return [side["run"] == run for run in side["run"].unique()]
+
+
+def _to_reward(
+    wide: pd.DataFrame, runs: Sequence[Sequence[str]], gpus: Mapping[str, int | None]
+) -> tuple[float, Rate | None]:
+    """A reward that all runs rise to, and the GPU-hours to it; NaN and None where they do not."""
+    if REWARD not in wide:
+        return math.nan, None
+    curves, noise = {}, []
+    for run in (run for of in runs for run in of):
+        rows = wide[wide["run_id"] == run].sort_values("step")
+        known = rows[REWARD].astype(float)
+        if known.notna().sum() < LEAST_ROWS:
+            return math.nan, None
+        hours = (paid_s(rows) * steps_per_row(rows)).cumsum() * float(gpus[run] or 0) / HOUR_S
+        curves[run] = (hours, known.rolling(WINDOW, min_periods=WINDOW).mean())
+        noise.append(float(known.diff().std()) / math.sqrt(2 * WINDOW))
+    start = max(float(smooth.dropna().iloc[0]) for _, smooth in curves.values())
+    top = min(float(smooth.max()) for _, smooth in curves.values())
+    if not top - start > RISES_BY * max(noise):
+        return math.nan, None
+    reward = start + OF_THE_RISE * (top - start)
+    spent = [[float(curves[run][0][curves[run][1] >= reward].iloc[0]) for run in of] for of in runs]
+    return reward, _rate(*spent) if min(map(min, spent)) > 0 else None
+
+
+def per_gpu_table(found: Mapping[tuple[str, str], PerGpu]) -> pd.DataFrame:
+    """One row for each, by factor combination and arm (columns: `COLUMNS`)."""
+    nothing = Rate(math.nan, math.nan, math.nan, NO_SPAN)
+    rows = []
+    for place, one in found.items():
+        tokens, hours = one.tokens or nothing, one.hours or nothing
+        rows.append(
+            [
+                *(*place, *one.gpus, tokens.baseline, tokens.arm, tokens.ratio, *tokens.interval),
+                *(one.reward, hours.baseline, hours.arm, hours.ratio, *hours.interval),
+            ]
+        )
+    return pd.DataFrame(rows, columns=COLUMNS)
+
+
+def per_gpu_lines(arms: tuple[str, str], one: PerGpu | None) -> tuple[str, ...]:
+    """`b trains 1.31 times a's tokens per GPU-second: 1,310 against 1,000 (...).`, and of GPU-hours."""
+    if one is None:
+        return ()
+    baseline, arm = arms
+    found = []
+    if one.tokens is not None:
+        pools = f"{one.gpus[1]} GPUs against {one.gpus[0]}, of all pools"
+        texts = (
+            "{first} trains {times} times {second}'s tokens per GPU-second",
+            "Trained tokens per GPU-second",
+        )
+        found.append(_line(texts, (baseline, arm), one.tokens, pools))
+    if one.hours is not None:
+        texts = "{first} takes {times} times {second}'s GPU-hours", "The GPU-hours"
+        found.append(_line(texts, (baseline, arm), one.hours, f"to a reward of {one.reward:.3g}, which all runs reach"))
+    return tuple(found)
+
+
+def _line(texts: tuple[str, str], arms: tuple[str, str], rate: Rate, known: str) -> str:
+    """How many times the baseline's the arm's is; where no interval shows it, both alone."""
+    (first, own), (second, other) = (arms[1], rate.arm), (arms[0], rate.baseline)
+    low, high = rate.interval
+    values = f"{own:,.4g} against {other:,.4g}"
+    ends = "" if math.isnan(low) else f"; 95% CI {ratio_text(low)[:-1]} to {ratio_text(high)[:-1]} times"
+    if not (low > 1 or high < 1):
+        return f"{texts[1]} of {first} and {second} are not resolved: {values} ({known}{ends})."
+    return (
+        f"{texts[0].format(first=first, second=second, times=ratio_text(rate.ratio)[:-1])}: {values} ({known}{ends})."
+    )

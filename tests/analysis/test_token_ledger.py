@@ -1,0 +1,135 @@
+"""What became of what an asynchronous loop generated, and what the GPUs of unlike loops did."""
+
+import json
+import re
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from workflow.cli import main
+
+from ..simulated.loops import Loop, fully_async
+
+LOOPS = {
+    "drops": {"engines": 30, "batch": 16, "train_s": 9.0, "queue": 20},
+    "evicts": {"engines": 30, "batch": 16, "train_s": 9.0, "queue": 40, "too_old": 2},
+    "starves": {"engines": 3, "batch": 16, "train_s": 9.0, "queue": 200},
+    "blocks": {"engines": 30, "batch": 16, "train_s": 9.0, "queue": 20, "blocks": True},
+}
+ACCOUNTS = ["generated", "trained", "stale", "dropped", "in_flight"]
+
+
+def rows_of(name, seed=0, steps=30):
+    return Loop(**LOOPS[name], seed=seed).steps(steps)
+
+
+def report(folder, logs, *more):
+    """The verdict and the tables of a comparison of these logs by name."""
+    words = []
+    for arm, texts in logs.items():
+        for place, text in enumerate(texts):
+            (folder / f"{arm}{place}.log").write_text(text)
+        words.append(f"{arm}=" + ",".join(str(folder / f"{arm}{place}.log") for place in range(len(texts))))
+    assert main(["compare", *words, "--report", str(folder / "out"), *more]) == 0
+    (verdict,) = json.loads((folder / "out" / "verdict.json").read_text())["arms"]
+    return verdict, folder / "out" / "tables"
+
+
+@pytest.mark.parametrize("name", LOOPS)
+def test_the_ledger_of_a_simulated_loop_closes(tmp_path, name):
+    """Each account as the simulation counts it, from the first logged step to the last."""
+    rows = [rows_of(name, seed) for seed in range(2)]
+    _, tables = report(tmp_path, {"a": [fully_async(rows[0], (8, 4))], "b": [fully_async(rows[1], (8, 4))]})
+    found = pd.read_parquet(tables / "loops.parquet").set_index("arm")
+    for arm, mine in zip("ab", rows, strict=True):
+        first, last = mine[0], mine[-1]
+        known = {account: last[account] - first[account] for account in ACCOUNTS}
+        # verl counts what its queue drops among the stale.
+        known["stale"] += known.pop("dropped")
+        assert found.loc[arm, list(known)].to_dict() == pytest.approx(known)
+        assert found.loc[arm, "unaccounted"] == pytest.approx(0) and found.loc[arm, "unit"] == "groups"
+        counted = mine[1:]
+        assert found.loc[arm, "staleness"] == pytest.approx(np.mean([row["age"] for row in counted]), abs=1e-3)
+        assert found.loc[arm, "engine_wait_share"] == pytest.approx(
+            np.mean([row["engine_idle"] for row in counted]), abs=1e-3
+        )
+        assert found.loc[arm, "no_engine_share"] == found.loc[arm, "engine_wait_share"]
+        assert found.loc[arm, "partial_share"] == 0.25
+        waited = np.mean([row["waited"] / row["seconds"] for row in counted])
+        assert found.loc[arm, "trainer_wait_share"] == pytest.approx(waited, abs=1e-3)
+
+
+def test_a_ledger_that_does_not_close_says_by_how_much(tmp_path):
+    """Two groups of each step are in no account."""
+    logs = {"a": [fully_async(rows_of("starves"), (8, 4))], "b": [fully_async(rows_of("starves", 1), (8, 4), lost=2)]}
+    _, tables = report(tmp_path, logs)
+    found = pd.read_parquet(tables / "loops.parquet").set_index("arm")["unaccounted"]
+    assert found["a"] == pytest.approx(0) and found["b"] == pytest.approx(2 * 29)
+
+
+def test_a_restart_begins_the_counts_anew(tmp_path):
+    """The counts of the second process begin at 0; the ledger goes on."""
+    rows = rows_of("starves")
+    first, second = fully_async(rows[:15], (8, 4)), fully_async(rows, (8, 4))
+    again = []
+    for line in second.splitlines()[2 + 15 :]:
+        generated = int(float(re.search(r"total_generated_samples:([\d.]+)", line)[1])) - rows[14]["generated"]
+        again.append(re.sub(r"total_generated_samples:[\d.]+", f"total_generated_samples:{generated}.0", line))
+    _, tables = report(
+        tmp_path, {"a": [first + "\n".join(again) + "\n"], "b": [fully_async(rows_of("starves", 1), (8, 4))]}
+    )
+    found = pd.read_parquet(tables / "loops.parquet").set_index("arm").loc["a"]
+    assert found["generated"] == rows[-1]["generated"] - rows[0]["generated"]
+
+
+def test_loops_on_unlike_gpus_are_compared_by_what_each_gpu_trains(tmp_path):
+    """Thirty engines on 8 GPUs beside 8 of the trainer, against six on 2: the same batches, in less time."""
+    fast = [Loop(engines=30, batch=16, train_s=9.0, queue=20, blocks=True, seed=s).steps(30) for s in range(3)]
+    slow = [Loop(engines=6, batch=16, train_s=9.0, queue=20, blocks=True, seed=9 + s).steps(30) for s in range(3)]
+    logs = {"a": [fully_async(rows, (8, 8)) for rows in fast], "b": [fully_async(rows, (8, 2)) for rows in slow]}
+    verdict, tables = report(tmp_path, logs)
+
+    def rate(rows, gpus):
+        # The first step is the warm-up of `compare`.
+        counted = rows[1:]
+        return sum(8 * 16 * row["length"] for row in counted) / sum(gpus * row["seconds"] for row in counted)
+
+    rates = [np.exp(np.mean([np.log(rate(rows, gpus)) for rows in runs])) for runs, gpus in ((fast, 16), (slow, 10))]
+    (line,) = verdict["per_gpu"]
+    assert verdict["verdict"] == "x" and "16 GPUs" in line.replace("against 16,", "16 GPUs")
+    table = pd.read_parquet(tables / "per_gpu.parquet").iloc[0]
+    assert (table["baseline_tokens"], table["arm_tokens"]) == pytest.approx(rates, rel=1e-3)
+    assert (
+        table["ratio"] == pytest.approx(rates[1] / rates[0], rel=1e-3) and table["low"] < table["ratio"] < table["high"]
+    )
+    assert f"b trains {rates[1] / rates[0]:.2f} times a's tokens per GPU-second: " in line
+
+
+def test_gpu_hours_to_a_reward_that_all_runs_reach(tmp_path):
+    """Rewards rise by a line to 0.8 at the run's end; the arm's steps are the same, on 24 GPUs in place of 12."""
+    steps, rng = 60, np.random.default_rng(3)
+    rows = rows_of("blocks", steps=steps)
+    rises = [0.2 + 0.6 * np.arange(steps) / (steps - 1) + rng.normal(0, 0.005, steps) for _ in range(4)]
+    logs = {
+        "a": [fully_async(rows_of("blocks", seed, steps), (8, 4), rises[seed]) for seed in (0, 1)],
+        "b": [fully_async(rows_of("blocks", seed, steps), (16, 8), rises[seed]) for seed in (2, 3)],
+    }
+    verdict, tables = report(tmp_path, logs)
+    table = pd.read_parquet(tables / "per_gpu.parquet").iloc[0]
+    # Nine tenths of the way from the mean of steps 1 to 5 to that of the last five; there the mean of five lags by two.
+    start, top = 0.2 + 0.6 * 2 / 59, 0.2 + 0.6 * 57 / 59
+    assert table["reward"] == pytest.approx(start + 0.9 * (top - start), abs=0.01)
+    at = (table["reward"] - 0.2) / 0.6 * 59 + 2
+    hours = 12 * sum(row["seconds"] for row in rows[: round(at) + 1]) / 3600
+    assert table["baseline_hours"] == pytest.approx(hours, rel=0.05) and table["hours_ratio"] == pytest.approx(
+        2, rel=0.05
+    )
+    (line,) = [one for one in verdict["per_gpu"] if "GPU-hours" in one]
+    assert line.startswith("b takes ") and "which all runs reach" in line
+
+
+def test_rewards_that_do_not_rise_have_no_hours(tmp_path):
+    logs = {"a": [fully_async(rows_of("blocks"), (8, 4))], "b": [fully_async(rows_of("blocks", 1), (8, 8))]}
+    verdict, _ = report(tmp_path, logs)
+    assert not any("GPU-hours" in one for one in verdict["per_gpu"])
