@@ -132,7 +132,8 @@ _EARLIER_RESPONSES = "which tokens a step's seconds went to: responses may have 
 
 # A sample is a prompt with its responses. The queue of `fully_async` drops the oldest when a finished one finds it
 # full, and then counts a drop in place of a generation (0.9.1: experimental/fully_async_policy/message_queue.py,
-# fully_async_rollouter.py); the loops of 0.9.1 evict by age (trainer/ppo/v1/replay_buffer.py), and log no count that is 0.
+# fully_async_rollouter.py); the loops of 0.9.1 evict by age (trainer/ppo/v1/replay_buffer.py). No count that is 0 is
+# logged.
 _LEDGER = Ledger(
     generated=("fully_async/count/total_generated_samples", "fully_async/count/dropped_stale_samples"),
     stale=("fully_async/count/dropped_stale_samples", "training/off_policy/evicted_samples"),
