@@ -2,6 +2,7 @@
 
 import io
 import json
+import math
 
 import pandas as pd
 import pytest
@@ -86,3 +87,25 @@ def test_a_copied_text_that_a_spreadsheet_would_compute_is_a_text(opened):
     opened.js("document.querySelector('table.speed tbody tr').cells[1].textContent = '-1.5'")
     first = copied(opened, "speed", "Copy TSV").splitlines()[1].split("\t")
     assert first[0] == "'=1+1" and first[1].lstrip("-").replace(".", "").isdigit(), first
+
+
+def column(page, table, index):
+    return page.js(f"[...document.querySelector('{table}').tBodies[0].rows].map(r => r.cells[{index}].textContent)")
+
+
+def test_a_table_sorts_by_its_full_numbers(page, report):
+    page.open(report / "report.html")
+    at = 3  # after the arms and the swept option: seconds of the baseline, then of the arm
+    before = column(page, "table.speed", at)
+    values = list(map(float, before))
+    assert values != sorted(values) and math.isfinite(sum(values))
+    button = page.js(f"document.querySelectorAll('table.speed thead button')[{at}]")
+    head = f"document.querySelectorAll('table.speed thead button')[{at}].parentElement"
+    seen = []
+    for _ in range(3):
+        button.click()
+        sort = page.js(f"{head}.getAttribute('aria-sort')")
+        seen.append((sort, column(page, "table.speed", at)))
+    ascending = sorted(before, key=float)
+    assert seen == [("ascending", ascending), ("descending", ascending[::-1]), (None, before)]
+    assert page.complaints() == []
