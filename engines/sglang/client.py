@@ -19,6 +19,7 @@ from typing import Any
 from common.errors import UserError
 from common.files import ROOT, tail
 from common.redaction import without_secrets
+from engines.sglang.final import final_settings
 from node.exit_codes import STOP_SIGNALS, USER_ERROR, one_line
 from node.hardware import free_port
 from node.ranks import describe_exit
@@ -41,13 +42,6 @@ _HOST = "127.0.0.1"
 _BUCKET_BYTES = 512 * 2**20
 """Maximum bytes of weights that are in memory twice during an update."""
 _LAST_LINES = 3
-_REPORTED = (
-    *("dtype", "random_seed", "attention_backend", "decode_attention_backend", "sampling_backend", "quantization"),
-    *("kv_cache_dtype", "max_total_tokens", "max_total_num_tokens", "max_running_requests", "chunked_prefill_size"),
-    *("effective_max_running_requests_per_dp", "disable_radix_cache", "disable_cuda_graph", "cuda_graph_max_bs"),
-    *("enable_memory_saver", "tp_size", "mem_fraction_static"),
-)
-"""What done.json reports of a server's own description of itself (engines/sglang/reported.py)."""
 
 
 class EngineEnded(RuntimeError):
@@ -170,11 +164,7 @@ class Sglang:
             info = self._ask("server_info")
         except RuntimeError:
             info = self._ask("get_server_info")  # its name in releases such as 0.4.6
-        info |= (info.get("internal_states") or [{}])[0]
-        final = {name: info[name] for name in _REPORTED if name in info}
-        # From 0.5.21 on it says whether decoding has graphs, and up to which batch.
-        if decode := (info.get("cuda_graph_config") or {}).get("decode"):
-            final["cuda_graph_config"] = {"decode": {name: decode.get(name) for name in ("backend", "max_bs")}}
+        final = final_settings(info)
         if self._on_gpu:
             return {"name": "sglang", "device": "cuda", **final, "tensor_parallel_size": final["tp_size"]}
         final.pop("mem_fraction_static", None)

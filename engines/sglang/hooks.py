@@ -30,3 +30,4 @@ UPDATE_SESSION = Hook(
     "an update of the weights has a begin and an end",
     since="0.5.21",
 )
+INFO = Hook(_ENGINE, "Engine.get_server_info", "(self)", "a dictionary, as the server answers GET /server_info")

@@ -11,8 +11,8 @@ from typing import Any
 
 from common.errors import UserError
 from engines.vllm import hooks
-from engines.vllm.colocate import engine_settings
 from engines.vllm.cpu import is_cpu_platform, keep_threads, model_runner, reload_weights
+from engines.vllm.final import engine_settings
 from node.hardware import importing
 
 _WORKLOAD_SETTINGS = ("model", "dtype", "seed", "max_model_len", "tensor_parallel_size", "pipeline_parallel_size")

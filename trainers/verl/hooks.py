@@ -9,6 +9,7 @@ _MAIN = "verl.trainer.main_ppo"
 _LEGACY = "verl.trainer.ppo.ray_trainer"
 _V1 = "verl.trainer.ppo.v1.trainer_base"
 _TRACKING = "verl.utils.tracking"
+_ROLLOUT = "verl.workers.rollout"
 
 RUN = Hook(_MAIN, "run_ppo", "(config, ...)", "starts Ray, then its TaskRunner as an actor, and waits")
 RUNNER_V1 = Hook(_MAIN, "TaskRunnerV1", "", "a Ray actor class; its run(config) trains", since="0.9")
@@ -50,6 +51,28 @@ BUFFER_V1 = Hook(
     _V1, "PPOTrainer.replay_buffer", "", "waits `poll_interval` seconds between two looks at the queue", since="0.9"
 )
 QUEUE = Hook(_V1, "tq", "", "kv_batch_get reads fields of the transfer queue", since="0.9")
+
+SERVERS = Hook(_V1, "PPOTrainer.llm_server_manager", "", "server_handles: the actors that have engines", since="0.9")
+SERVERS_0_4 = Hook(_LEGACY, "RayPPOTrainer.async_rollout_manager", "", "async_llm_servers: those actors", until="0.5")
+WORKERS = Hook(_LEGACY, "RayPPOTrainer.actor_rollout_wg", "", "workers: actors with a worker_dict of workers")
+ENGINE = Hook(f"{_ROLLOUT}.vllm_rollout.vllm_async_server", "vLLMHttpServer.engine", "", "vLLM's AsyncLLM", since="0.9")
+ENGINE_0_4 = Hook(
+    f"{_ROLLOUT}.vllm_rollout.vllm_rollout_spmd", "vLLMRollout.inference_engine", "", "vLLM's LLM", until="0.5"
+)
+SGLANG_0_4 = Hook(
+    f"{_ROLLOUT}.sglang_rollout.sglang_rollout",
+    "SGLangRollout._engine",
+    "",
+    "SGLang's Engine; None in the other processes of its GPUs",
+    until="0.5",
+)
+SGLANG_ADDRESS = Hook(
+    f"{_ROLLOUT}.sglang_rollout.async_sglang_server",
+    "SGLangHttpServer.get_server_address",
+    "(self)",
+    "host and port of SGLang's own server, without a key",
+    since="0.9",
+)
 
 LENGTHS = Hook(
     "verl.trainer.ppo.metric_utils", "_compute_response_info", "(batch)", "prompt_length and response_length"

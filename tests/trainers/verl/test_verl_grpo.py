@@ -10,6 +10,8 @@ from pathlib import Path
 import psutil
 import pytest
 
+from engines import reported as term
+from engines.sglang import SGLANG
 from trainers.protocol import StackFacts
 from trainers.verl import settings as verl
 from trainers.workload import Workload
@@ -203,6 +205,12 @@ def test_a_run_in_two_lives(bench):
     assert done["versions"]["verl"] == bench.version
     assert done["hardware"]["threads"] == 1  # two CPUs, two GPUs
     assert done["resolved"]["engine"]["name"] == "sglang"
+    # All ten terms are the engine's own words, not what verl was given.
+    assert SGLANG.reported(done["resolved"]["engine"]) == {
+        **{term.GRAPHS: "on", term.GRAPH_SIZE: 160, term.CACHE: 123_456, term.SEQUENCES: 48, term.PREFILL: 8192},
+        **{term.ATTENTION: "FlashAttention", term.PREFIX: "on", term.QUANTISATION: "none", term.SLEEP: "on"},
+        term.SEED: "fixed",
+    }
     assert done["resolved"]["trainer"]["data.max_response_length"] == 24
     assert done["resolved"]["environment"]["NCCL_DEBUG"] == "INFO"  # the arm's own
     assert done["resolved"]["environment"]["VLLM_LOGGING_LEVEL"] == "INFO"  # the driver's, not verl's

@@ -21,8 +21,8 @@ from safetensors.torch import load_file, save_file
 from common.files import write_json, write_text
 from common.retry import retry_io
 from engines.vllm import hooks as vllm_hooks
-from engines.vllm.colocate import engine_settings
 from engines.vllm.cpu import is_cpu_platform, repack_tied_output_layers
+from engines.vllm.final import engine_settings
 from node.hooks import Hook
 from trainers.swift import hooks
 from trainers.swift.driver import arguments

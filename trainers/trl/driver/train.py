@@ -19,7 +19,7 @@ from engines.options import require_options
 from engines.sglang import SGLANG
 from engines.vllm import cpu as vllm_cpu
 from engines.vllm import server
-from engines.vllm.colocate import engine_settings
+from engines.vllm.final import engine_settings
 from node.attempt import begin, exit_code
 from node.exit_codes import StopRequest, one_line
 from node.hardware import importing

@@ -37,6 +37,7 @@ from node.tracker import Guard, finish_wandb, has_wandb
 from trainers.verl import hooks
 from trainers.verl.driver import checkpoints
 from trainers.verl.driver.batches import BatchNumbers
+from trainers.verl.driver.engines import report_engine
 
 STOP, STACKS, TRAINING = "stop", "stacks", "training"
 _POLL_S = 1.0
@@ -94,6 +95,7 @@ class StepHooks:
         self._batch.start(trainer)
         if (buffer := hooks.BUFFER_V1.find(trainer)) is not None:
             buffer.poll_interval = _QUEUE_POLL_S
+        report_engine(trainer, self._folder)
         retry_io((self._folder / TRAINING).touch, "the attempt's files")
         keep_watching(self._look, self._over, _POLL_S, "requests")
         try:

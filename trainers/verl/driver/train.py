@@ -17,7 +17,7 @@ from typing import Any
 
 from common.dotted import flatten
 from common.errors import UserError
-from common.files import write_json
+from common.files import read_json, write_json
 from common.retry import exists, retry_io
 from node.attempt import Inputs, Job, read_attempt, read_spec, require_working_gpus, require_working_nodes, write_done
 from node.built_in_rewards import reward_name
@@ -31,6 +31,7 @@ from trainers.verl.driver import step_hooks
 from trainers.verl.driver.batches import with_log_probs
 from trainers.verl.driver.composed import compose, job_overrides
 from trainers.verl.driver.composed import resolved as resolved  # of the rule `settings`
+from trainers.verl.driver.engines import ENGINE
 from trainers.verl.driver.in_ray import Stop, run_verl
 from trainers.verl.driver.samples import log_validations, take_samples
 
@@ -82,7 +83,7 @@ def train(attempt: dict[str, Any], stop: Stop) -> None:
         packages=_PACKAGES,
         hardware=job.hardware(int(os.environ.get("OMP_NUM_THREADS", attempt["cpus"]))),
         trainer=flatten(composed),
-        engine=_engine(composed),
+        engine=_engine(composed, job.folder),
     )
 
 
@@ -175,7 +176,7 @@ def _environment(attempt: Mapping[str, Any], gpus: int) -> dict[str, str]:
         **dict.fromkeys(THREAD_VARIABLES, threads),
         "HF_HUB_OFFLINE": "1",  # the inputs are already on disk
         "VLLM_NO_USAGE_STATS": "1",
-        # Its engines are in Ray's processes: what they run with is read from the log (engines/vllm/printed.py).
+        # What its engines cannot report from their own process is read from the log (engines/vllm/printed.py).
         "VLLM_LOGGING_LEVEL": "INFO",
     }
     added = {name: value for name, value in ours.items() if name not in attempt.get("env", {})}
@@ -210,10 +211,13 @@ def _steps_done(folder: Path, resumed_from: int, steps: int) -> tuple[int | None
     return (done[0] if done else None), last
 
 
-def _engine(composed: Mapping[str, Any]) -> dict[str, Any]:
-    """The engine's settings as given to verl; verl does not report the engine's own."""
+def _engine(composed: Mapping[str, Any], folder: Path) -> dict[str, Any]:
+    """The engine's settings as given to verl, and as the engine itself reports them."""
     rollout = composed["actor_rollout_ref"]["rollout"]
-    return {name: value for name, value in rollout.items() if isinstance(value, bool | int | float | str)}
+    given = {name: value for name, value in rollout.items() if isinstance(value, bool | int | float | str)}
+    file = folder / ENGINE
+    reported: dict[str, Any] = retry_io(lambda: read_json(file) if exists(file) else {}, "the attempt's files")
+    return given | reported
 
 
 def main() -> None:

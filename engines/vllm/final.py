@@ -1,4 +1,4 @@
-"""Reads the final settings of a vLLM in the trainer's process or of a server."""
+"""Reads the final settings of a vLLM that a trainer builds, in its own process or as a server."""
 
 from __future__ import annotations
 
@@ -49,8 +49,11 @@ def _get(section: Any, name: str, default: Any = None) -> Any:
 
 
 def engine_settings(engine: Any, dtype: str) -> dict[str, Any]:
-    """The final settings of a colocated `LLMEngine`, with the kernels that its layers chose."""
-    config = hooks.CONFIG.get(engine)
+    """The final settings of an engine in this process, with the kernels that its layers chose if they are here, too.
+
+    `engine` is an `LLMEngine`, the `LLM` that has one, or an `AsyncLLM`, whose layers are in another process.
+    """
+    config = hooks.CONFIG.get(getattr(engine, "llm_engine", engine))
     compilation = config.compilation_config
     mode = getattr(compilation, "mode", getattr(compilation, "level", ""))  # level up to 0.10
     layers = getattr(compilation, "static_forward_context", {}).values()
