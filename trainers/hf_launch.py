@@ -1,30 +1,39 @@
-"""Reads a command of TRL or ms-swift, `--name value ...`, as an experiment: both take transformers' arguments."""
+"""Reads a command of TRL or ms-swift, `--name value ...`, as an experiment: both take transformers' arguments.
+
+A setting is a word of the workload, an option of the arms, or neither. What the experiment has otherwise needs no rule:
+all settings of the command, with the trainer's defaults, are compared with those of the experiment's own arm.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple
 
 import yaml
 
-from trainers.hf_arguments import BOOKKEEPING, HALF, OWNED
-from trainers.launching import Argument, Launched, Left, Surroundings, as_count
+from trainers.hf_arguments import BOOKKEEPING, FSDP, HALF, KEYS, OWNED
+from trainers.launching import Argument, Launched, Left, Surroundings, as_count, words_of
 
 STEPS, PROMPT_TOKENS = 20, 1024
 # A float that YAML 1.1 takes for text.
 _FLOAT = re.compile(r"[-+]?\d+(\.\d*)?[eE][-+]?\d+")
-# Settings that a word of the workload gives.
-_BY_WORDS = frozenset(
+# Settings that a word of the workload has under another name or number, and the model's and the data's.
+_OTHERWISE_NAMED = frozenset(
     {
-        *("max_steps", "num_train_epochs", "per_device_train_batch_size", "gradient_accumulation_steps"),
-        *("num_generations", "max_completion_length", "max_prompt_length", "temperature", "top_p", "learning_rate"),
-        *("lr_scheduler_type", "warmup_steps", "warmup_ratio", "beta", "loss_type", "reward_weights", "bf16", "fp16"),
-        *("seed", "save_strategy", "save_steps", "save_total_limit", "model", "model_name_or_path", "reward_funcs"),
-        *("deepspeed", "config"),
+        *("model", "model_name_or_path", "model_revision", "dataset", "dataset_name", "dataset_config", "system"),
+        *("dataset_train_split", "reward_funcs", "reward_weights", "external_plugins", "config", "rlhf_type", "seed"),
+        *("num_train_epochs", "max_prompt_length", "max_length", "gradient_accumulation_steps", "warmup_ratio"),
+        *("fp16", "fsdp", "deepspeed", "use_hf"),
     }
 )
+# Settings that a word of the workload gives.
+_BY_WORDS = _OTHERWISE_NAMED | {
+    *("max_steps", "per_device_train_batch_size", "num_generations", "max_completion_length", "temperature", "top_p"),
+    *("learning_rate", "lr_scheduler_type", "warmup_steps", "beta", "loss_type", "bf16", "save_strategy", "save_steps"),
+    "save_total_limit",
+}
 # Validation and logging: a run has none of its own, and logs every step.
 _NOT_IN_A_RUN = frozenset(
     {
@@ -33,22 +42,12 @@ _NOT_IN_A_RUN = frozenset(
         *("num_generations_eval", "split_dataset_ratio", "save_only_model", "dataset_num_proc"),
     }
 )
-
-# Settings whose words of the workload have another name, another number, or a source that may be missing here.
-_OTHERWISE_NAMED = frozenset(
-    {
-        *("model", "model_name_or_path", "dataset", "dataset_name", "reward_funcs", "external_plugins", "config"),
-        *("num_train_epochs", "max_prompt_length", "max_length", "gradient_accumulation_steps", "seed", "system"),
-        *("warmup_ratio", "fp16", "rlhf_type", "dataset_config", "dataset_train_split", "model_revision", "fsdp"),
-        *("deepspeed", "reward_weights"),
-    }
-)
 # Without an engine beside the trainer they have no meaning.
-_OF_THE_ENGINE = frozenset({"sleep_level", "offload_model", "offload_optimizer", "async_generate"})
+_OF_THE_ENGINE = ("sleep_level", "offload_model", "offload_optimizer", "async_generate")
 
 
 class Given(NamedTuple):
-    """A setting of the command, and the word that gives it."""
+    """A setting of the command, and the words that give it."""
 
     value: Any
     line: int
@@ -56,12 +55,21 @@ class Given(NamedTuple):
     unknown: tuple[str, ...] = ()
 
 
-class Defaults(NamedTuple):
-    """A trainer's own defaults of what the workload's words say."""
+class Arguments(dict[str, Given]):
+    """The settings of a command, by name."""
 
-    values: Mapping[str, Any]
-    unlike_ours: Mapping[str, Any]
-    """Settings with another default than an experiment's; they become options."""
+    def value(self, name: str, default: Any = None) -> Any:
+        """The value of a setting; the default without it."""
+        return self[name].value if name in self else default
+
+    def values_of(self, name: str) -> list[Any]:
+        """The values of a setting that takes several; none without it."""
+        value = self.value(name, [])
+        return value if isinstance(value, list) else [value]
+
+    def line(self, name: str) -> int:
+        """The line of a setting; 0 without it."""
+        return self[name].line if name in self else 0
 
 
 def options_begin(words: Sequence[str], command: tuple[str, str], own_programs: tuple[str, ...]) -> int | None:
@@ -72,27 +80,24 @@ def options_begin(words: Sequence[str], command: tuple[str, str], own_programs: 
     return next((place + 1 for place, word in enumerate(words) if word.endswith(own_programs)), None)
 
 
-def given_arguments(words: Sequence[Argument], around: Surroundings) -> tuple[dict[str, Given], list[Left]]:
-    """The command's settings by name; those of a `--config` file come first, as TRL has it."""
-    found: dict[str, Given] = {}
-    left: list[Left] = []
-    name, start = "", None
+def given_arguments(words: Sequence[Argument], around: Surroundings) -> tuple[Arguments, list[Left]]:
+    """The command's settings; those of a `--config` file come first, as TRL has it."""
+    found, left = Arguments(), list[Left]()
+    groups: list[list[Argument]] = []
     for word in words:
         if word.text.startswith("--"):
-            name, equals, text = word.text[2:].partition("=")
-            name, start = name.replace("-", "_"), word
-            found[name] = Given(
-                value_of(text) if equals else True, word.line, word.text, word.unknown if equals else ()
-            )
-        elif start is not None:
-            before = found[name]
-            fresh = before.text == start.text and "=" not in start.text
-            values = [] if fresh else before.value if isinstance(before.value, list) else [before.value]
-            joined = [*values, value_of(word.text)]
-            value = joined if len(joined) > 1 else joined[0]
-            found[name] = Given(value, before.line, f"{before.text} {word.text}", (*before.unknown, *word.unknown))
+            groups.append([word])
+        elif groups:
+            groups[-1].append(word)
         else:
             left.append(Left(word.line, word.text, "not an option (--name value)", "give it by hand"))
+    for first, *others in groups:
+        name, equals, text = first.text[2:].partition("=")
+        values = [*([value_of(text)] if equals else []), *(value_of(word.text) for word in others)]
+        value = values if len(values) > 1 else values[0] if values else True
+        unknown = tuple(one for word in (first, *others) for one in word.unknown)
+        shown = " ".join(word.text for word in (first, *others))
+        found[name.replace("-", "_")] = Given(value, first.line, shown, unknown)
     if (config := found.get("config")) is not None:
         content = around.files.get(str(config.value)) or around.read_file(str(config.value))
         try:
@@ -101,21 +106,25 @@ def given_arguments(words: Sequence[Argument], around: Surroundings) -> tuple[di
             read = None
         if isinstance(read, dict):
             settings = {str(k): Given(_number(v), config.line, f"{k}: {v}") for k, v in read.items()}
-            found = settings | found
+            found = Arguments(settings | found)
         else:
             left.append(Left(config.line, config.text, "this file cannot be read here as YAML", "add its settings"))
     return found, left
+
+
+def all_settings(given: Arguments, defaults: Mapping[str, Any]) -> dict[str, Any]:
+    """The command's settings and the trainer's defaults; without the steps of checkpoints that are not saved."""
+    found = {**defaults, **{name: one.value for name, one in given.items()}}
+    return {name: value for name, value in found.items() if name != "save_steps" or found.get("save_strategy") != "no"}
 
 
 def value_of(text: str) -> Any:
     """A value of a command line: a number, true, false, JSON, or text."""
     if text.lower() in ("true", "false"):
         return text.lower() == "true"
-    if _FLOAT.fullmatch(text):
-        return float(text)
-    if re.fullmatch(r"[-+]?\d+(\.\d+)?|[\[{].*", text):
+    if re.fullmatch(rf"{_FLOAT.pattern}|[-+]?\d+(\.\d+)?|[\[{{].*", text):
         try:
-            return yaml.safe_load(text)
+            return _number(yaml.safe_load(text))
         except yaml.YAMLError:
             return text
     return text
@@ -126,18 +135,22 @@ def _number(value: Any) -> Any:
 
 
 def launched(
-    given: Mapping[str, Given],
+    given: Arguments,
     around: Surroundings,
-    defaults: Defaults,
+    values: Mapping[str, Any],
     *,
     engine: str,
-    owned: frozenset[str],
+    options: Mapping[str, Any],
+    apart: frozenset[str],
     adapter: bool,
     server_gpus: int,
 ) -> Launched:
-    """The experiment of a command's settings, without its rewards, model and data."""
-    values = {**defaults.values, **{name: one.value for name, one in given.items()}}
-    found = Launched(engine, seed=as_count(values.get("seed")))
+    """The experiment of a command's settings, without its rewards, model and data.
+
+    `values` are the settings with the trainer's defaults, `options` defaults that an experiment has otherwise. Settings
+    in `apart` are no options of an arm.
+    """
+    found = Launched(engine, options=dict(options), seed=as_count(values.get("seed")))
     nodes = max(1, around.nodes)
     processes = around.processes or max(1, around.gpus_per_node * nodes - server_gpus)
     found.workload = _workload(values, processes)
@@ -145,21 +158,28 @@ def launched(
     if server_gpus:
         why = f"{processes + server_gpus}: {processes} of the trainer, and {server_gpus} of the engine's server"
         found.left.append(Left(0, "GPUs", why, "give --gpus and --nodes if a node has fewer"))
+    jobs = []
     for name, one in given.items():
-        if name in _BY_WORDS or name in owned:
+        if name in _BY_WORDS | apart:
             continue
         if one.unknown:
             found.left.append(Left(one.line, one.text, f"{', '.join(one.unknown)}: not set in the script", "add it"))
-        elif name not in BOOKKEEPING | _NOT_IN_A_RUN | OWNED:
+        elif name in BOOKKEEPING | _NOT_IN_A_RUN:
+            jobs.append(one)
+        elif name not in OWNED:
             of_engine = name in _OF_THE_ENGINE or name.startswith(f"{engine}_")
             target = found.engine_options.setdefault(engine, {}) if of_engine else found.options
             target[name] = one.value
-    dropped = [one for name, one in given.items() if name in _NOT_IN_A_RUN or name in BOOKKEEPING]
-    if dropped:
-        names = ", ".join(dict.fromkeys(one.text.partition(" ")[0].partition("=")[0].rstrip(":") for one in dropped))
-        found.left.append(Left(dropped[0].line, names, "names, trackers, logging and validation: the job sets its own"))
-    found.options = {**defaults.unlike_ours, **found.options}
-    found.left += _not_kept(given, values, found, processes, adapter)
+    if jobs:
+        names = ", ".join(dict.fromkeys(one.text.partition(" ")[0].partition("=")[0].rstrip(":") for one in jobs))
+        found.left.append(Left(jobs[0].line, names, "names, trackers, logging and validation: the job sets its own"))
+    _shard(given, found, processes > 1 and not adapter)
+    if "max_prompt_length" not in values:
+        why = f"the script has none: {PROMPT_TOKENS} tokens"
+        found.left.append(Left(0, "max_prompt_length", why, "change workload.max_prompt_length"))
+    if as_count(values.get("max_steps")) <= 0:
+        why = f"{values.get('num_train_epochs')}: a comparison trains {STEPS} steps"
+        found.left.append(Left(given.line("num_train_epochs"), "num_train_epochs", why, "change workload.steps"))
     return found
 
 
@@ -173,15 +193,11 @@ def _workload(values: Mapping[str, Any], processes: int) -> dict[str, Any]:
     # Below 1 it is a share of the steps.
     warmup = int(warmup) if isinstance(warmup, int) or warmup >= 1 else int(warmup * steps)
     return {
+        "max_prompt_length": PROMPT_TOKENS,
+        **words_of(KEYS, values),
         "steps": steps,
         "batch_size": micro * passes * processes,
-        "num_generations": as_count(values["num_generations"], 8),
         "micro_batch_size": micro,
-        "max_prompt_length": as_count(values.get("max_prompt_length")) or PROMPT_TOKENS,
-        "max_response_length": as_count(values["max_completion_length"], 512),
-        "temperature": values["temperature"],
-        "top_p": values["top_p"],
-        "learning_rate": values["learning_rate"],
         "lr_warmup_steps": warmup,
         "beta": values["beta"],
         "loss_type": values["loss_type"],
@@ -190,57 +206,24 @@ def _workload(values: Mapping[str, Any], processes: int) -> dict[str, Any]:
     }
 
 
-def _not_kept(
-    given: Mapping[str, Given], values: Mapping[str, Any], found: Launched, processes: int, adapter: bool
-) -> Iterator[Left]:
-    steps = found.workload["steps"]
-    if as_count(values.get("max_steps")) <= 0:
-        epochs = values.get("num_train_epochs")
-        text = f"num_train_epochs {epochs}: a comparison trains {steps} steps" if epochs else f"{steps} steps"
-        yield Left(line_of(given, "num_train_epochs"), "num_train_epochs", text, "change workload.steps")
-    scheduler = str(values.get("lr_scheduler_type") or "linear")
-    if not scheduler.startswith("constant"):
-        why = f"{scheduler}: the learning rate of an experiment is constant after its warm-up; no step takes longer"
-        yield Left(line_of(given, "lr_scheduler_type"), "lr_scheduler_type", why)
-    if "max_prompt_length" not in given:
-        why = f"the script has none: {PROMPT_TOKENS} tokens"
-        yield Left(0, "max_prompt_length", why, "change workload.max_prompt_length")
-    sharded = next((name for name in ("deepspeed", "fsdp") if name in given and given[name].value), None)
-    whole = processes == 1 or adapter
-    if sharded and whole:
-        found.options.pop("fsdp", None)
-        why = (
-            "one process needs no sharding" if processes == 1 else "with an adapter each GPU has the whole model (DDP)"
-        )
-        yield Left(line_of(given, sharded), given[sharded].text, why)
-    elif sharded:
-        yield from _sharded(given[sharded], given, found)
-    for name in ("steps_per_generation", "generation_batch_size"):
-        if name in given:
-            yield Left(line_of(given, name), given[name].text, "an experiment generates once for each update")
-
-
-def context(given: Mapping[str, Given], name: str, engine: str) -> Iterator[Left]:
-    """That an engine's context is the longest sequence, where the command leaves it to the model."""
-    if engine == "vllm" and name not in given:
-        why = "prompt and response at their longest; the script's engine has the model's whole context"
-        yield Left(0, name, why)
-
-
-def _sharded(switch: Given, given: Mapping[str, Given], found: Launched) -> Iterator[Left]:
-    """FSDP2 in the place of DeepSpeed or another FSDP, and what it does not take."""
-    found.options["fsdp"] = True
-    found.options.pop("fsdp_config", None)
-    yield Left(switch.line, switch.text, "an experiment shards the model with FSDP2 (options.fsdp)")
-    for options in (found.options, *found.engine_options.values()):
-        for name in ("offload_model", "offload_optimizer"):
-            if options.pop(name, False):
-                do = "add it to the options to try it without fsdp"
-                yield Left(line_of(given, name), name, "not tried with FSDP2", do)
-        for name in ("torch_dtype", "dtype"):
-            if options.pop(name, None) in HALF:
-                why = "FSDP2 keeps float32 weights and computes in bfloat16, as DeepSpeed does"
-                yield Left(line_of(given, name), name, why)
+def _shard(given: Arguments, found: Launched, several: bool) -> None:
+    """FSDP2 in the place of DeepSpeed or another FSDP, without what it does not take."""
+    for name in FSDP:
+        found.options.pop(name, None)
+    switch = next((given[name] for name in ("deepspeed", "fsdp") if given.value(name)), None)
+    if switch is None:
+        return
+    why = "with one process or an adapter each GPU has the whole model"
+    if several:
+        why = f"an experiment shards the model with FSDP2 (options.{FSDP[0]})"
+        found.options[FSDP[0]] = True
+        for options in (found.options, *found.engine_options.values()):
+            for name in ("offload_model", "offload_optimizer"):
+                options.pop(name, None)
+            # It keeps float32 weights and computes in bfloat16, as DeepSpeed does.
+            if options.get("torch_dtype") in HALF:
+                options.pop("torch_dtype")
+    found.left.append(Left(switch.line, switch.text, why))
 
 
 def compared_by_words(name: str) -> bool:
@@ -253,26 +236,10 @@ def hub_or_path(source: str) -> str:
     return re.sub(r"#\d+$", "", source).removeprefix("hf::").removeprefix("ms::")
 
 
-def line_of(given: Mapping[str, Given], name: str) -> int:
-    """The line of a setting; 0 without it."""
-    return given[name].line if name in given else 0
-
-
-def value_in(given: Mapping[str, Given], name: str, default: Any = None) -> Any:
-    """The value of a setting; the default without it."""
-    return given[name].value if name in given else default
-
-
-def values_of(given: Mapping[str, Given], name: str) -> list[Any]:
-    """The values of a setting that takes several; none without it."""
-    value = value_in(given, name, [])
-    return value if isinstance(value, list) else [value]
-
-
-def rewards(given: Mapping[str, Given], found: Launched, own: Callable[[str], dict[str, Any] | None]) -> None:
+def rewards(given: Arguments, found: Launched, own: Callable[[str], dict[str, Any] | None]) -> None:
     """The workload's rewards, of the names for which `own` has one."""
-    weights, known = values_of(given, "reward_weights"), list[dict[str, Any]]()
-    for place, name in enumerate(dict.fromkeys(map(str, values_of(given, "reward_funcs")))):
+    weights, known = given.values_of("reward_weights"), list[dict[str, Any]]()
+    for place, name in enumerate(dict.fromkeys(map(str, given.values_of("reward_funcs")))):
         if (reward := own(name)) is None:
             why = "an experiment has no reward of this name"
             do = "give your own under workload.rewards (docs/rewards.md)"
@@ -292,5 +259,5 @@ def server_settings(around: Surroundings, command: str, *names: str) -> list[int
         texts = [word.text for word in words]
         if command in texts:
             given, _ = given_arguments(words[texts.index(command) + 1 :], around)
-            return [as_count(given[name].value, 1) if name in given else 1 for name in names]
+            return [as_count(given.value(name), 1) for name in names]
     return [1] * len(names)

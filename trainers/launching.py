@@ -87,3 +87,12 @@ def as_count(value: Any, default: int = 0) -> int:
         return default if value is None or isinstance(value, bool) else int(value)
     except (TypeError, ValueError):
         return default
+
+
+_SAME = ("num_generations", "max_prompt_length", "max_response_length", "temperature", "top_p", "learning_rate")
+
+
+def words_of(keys: Mapping[str, Sequence[str]], values: Mapping[str, Any]) -> dict[str, Any]:
+    """The workload's words that a trainer has in the same number, by its `keys`."""
+    found = {word: next((values[key] for key in keys[word] if values.get(key) is not None), None) for word in _SAME}
+    return {word: value for word, value in found.items() if value is not None}

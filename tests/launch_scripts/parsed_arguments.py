@@ -33,7 +33,8 @@ def _swift(given):
     # Its __post_init__ would look for the model, the data and GPUs.
     RLHFArguments.__post_init__ = lambda self: None
     words = command_line(given) if isinstance(given, Mapping) else given
-    (parsed,) = HfArgumentParser([RLHFArguments]).parse_args_into_dataclasses(args=words)
+    # Names of 3.x are in the rest.
+    parsed, _ = HfArgumentParser([RLHFArguments]).parse_args_into_dataclasses(args=words, return_remaining_strings=True)
     return _fields(parsed)
 
 

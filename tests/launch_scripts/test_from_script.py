@@ -230,7 +230,7 @@ _OTHERWISE = {
     *("num_train_epochs", "max_steps", "seed", "fp16", "warmup_steps", "warmup_ratio", "reward_funcs", "loss_type"),
     *("reward_weights", "rlhf_type", "beta", "max_length", "generation_batch_size", "system", "vllm_server_timeout"),
     *("soft_cache_length", "gradient_accumulation_steps", "save_total_limit", "model_name_or_path", "rest"),
-    *("attn_implementation", "model_init_kwargs"),
+    *("attn_implementation", "model_init_kwargs", "vllm_max_model_length"),
 }
 
 
@@ -258,7 +258,7 @@ def test_the_pages_command_lines_are_experiments():
     assert raw["arms"]["vllm"]["options"].items() >= {"vllm_mode": "server", "vllm_data_parallel_size": 1}.items()
     workload = raw["workload"]
     assert (workload["batch_size"], workload["gpus_per_node"], workload["num_generations"]) == (14, 8, 7)
-    assert "--num_infer_workers 1: ms-swift 4 has no such setting: a server has 1 of the GPUs" in said
+    assert "num_infer_workers=1: the experiment has None" in said and "and 1 of the engine's server" in said
     assert "write it into workload.model.revision: git ls-remote" in said
     assert "next: write the commit of Qwen/" in said
     for path in Path().glob("*.yaml"):
@@ -351,8 +351,8 @@ TRL = "--model_name_or_path /m --dataset_name d.jsonl --per_device_train_batch_s
         (f"export PATH=$HOME/bin:$PATH\n{VERL}\n", ("export PATH=$HOME/bin:$PATH: only a profile's setup",)),
         ("swift rlhf --rlhf_type grpo --model /m --dataset d.jsonl --model_type q --max_steps 4 "
          "--per_device_train_batch_size 8 --val_dataset v.jsonl\n",
-         ("--model_type q: the model's own configuration", "--val_dataset v.jsonl: validation is")),
-        (f"trl grpo {TRL} --reward_model_name_or_path /r\n", ("--reward_model_name_or_path /r: rewards are func",)),
+         ("lr_scheduler_type='cosine': the experiment has", "model_type='q', val_dataset='v.jsonl': the experiment")),
+        (f"trl grpo {TRL} --reward_model_name_or_path /r\n", ("reward_model_name_or_path='/r': the experiment has",)),
         (f"{VERL} trainer.experiment_name=x_$(date +%m%d %H)\n", ("experiment_name: names, trackers and places",)),
     ],
 )  # fmt: skip

@@ -9,9 +9,9 @@ from typing import Any
 from common.errors import UserError
 from node.dataset import BUILTIN_DATA
 from node.tiny import BUILTIN_MODELS
-from trainers.launching import Argument, Launch, Launched, Left, Surroundings, as_count
+from trainers.launching import Argument, Launch, Launched, Left, Surroundings, as_count, words_of
 from trainers.verl.driver.overrides import ACTOR, BOOKKEEPING, MODEL, ROLLOUT, listed_part
-from trainers.verl.given import parsed, value_of
+from trainers.verl.given import KEYS, parsed, value_of
 from trainers.verl.releases import Release, releases
 from trainers.verl.releases.release import LOSSES
 from trainers.verl.settings import settings as derived
@@ -81,34 +81,25 @@ def launch(words: Sequence[Argument], around: Surroundings) -> Launched:
     if engine is None:
         why = f"the script names no engine: {found.engine}, verl 0.4.1's default"
         found.left.append(Left(0, f"{ROLLOUT}.name", why, "change baseline and arms if it is another"))
-    for key, name, asked in (
-        ("trainer.nnodes", "nodes", around.nodes),
-        ("trainer.n_gpus_per_node", "gpus_per_node", around.gpus_per_node),
-    ):
+    for name, asked in (("nodes", around.nodes), ("gpus_per_node", around.gpus_per_node)):
         # `trainer.nnodes=$SLURM_JOB_NUM_NODES` is what the script requests.
-        if (word := _given(words, key)) is not None and word.unknown and asked:
+        if (word := _given(words, KEYS[name][0])) is not None and word.unknown and asked:
             found.workload[name] = asked
     found.seed = as_count(values.get("data.seed"))
     found.owners = _owners(found, release)
-    owned = _BY_WORDS | found.owners.keys()
-    places = []
+    not_options = (*release.job_keys, *release.reserved_keys, *BOOKKEEPING, *_REWARD_SECTIONS)
     for word in words:
         key, equals, text = word.text.partition("=")
         bare = key.lstrip("+")
         if not equals:
             found.left.append(Left(word.line, word.text, "not a setting of verl's (key=value)", "give it by hand"))
-        elif bare in owned or bare.startswith(_REWARD_SECTIONS):
-            continue
-        elif listed_part(bare, (*release.job_keys, *BOOKKEEPING)):
-            places.append((word.line, bare))
-        else:
-            _option(found, release, word, key, value_of(text))
+        elif listed_part(bare, BOOKKEEPING):
+            found.left.append(
+                Left(word.line, bare.rpartition(".")[2], "names, trackers and places: the job sets its own")
+            )
+        elif bare not in _BY_WORDS | found.owners.keys() and not listed_part(bare, not_options):
+            _option(found, word, key, value_of(text))
     found.left += _not_kept(values, found, words)
-    if unsaid := dict.fromkeys(key.rpartition(".")[2] for key in found.owners if _given(words, key) is None):
-        found.left.append(Left(0, ", ".join(unsaid), "the script leaves these to verl, the workload decides them"))
-    if places:
-        names = ", ".join(dict.fromkeys(key.rpartition(".")[2] for _, key in places))
-        found.left.append(Left(places[0][0], names, "names, trackers and places: the job sets its own"))
     found.options = {key: theirs for key, theirs in _UNLIKE_OURS.items() if not _given(words, key)} | found.options
     return found
 
@@ -139,34 +130,29 @@ def _workload(values: Mapping[str, Any]) -> dict[str, Any]:
     generations = as_count(values.get(f"{ROLLOUT}.n"), 1)
     prompts = as_count(values.get("data.train_batch_size"), 1)
     mini = as_count(values.get(f"{ACTOR}.ppo_mini_batch_size"), prompts)
-    micro, steps = values.get(f"{ACTOR}.ppo_micro_batch_size_per_gpu"), values.get("trainer.total_training_steps")
-    length = as_count(steps) or _STEPS
+    steps = as_count(values.get("trainer.total_training_steps")) or _STEPS
     warmup = as_count(values.get(f"{ACTOR}.optim.lr_warmup_steps"), -1)
     ratio = values.get(f"{ACTOR}.optim.lr_warmup_steps_ratio") or 0.0
     modes = {mode: name for name, mode in reversed([*LOSSES.items()])}
     test = max(0, as_count(values.get("trainer.test_freq"), -1))
-    data: dict[str, Any] = {
+    data = {
         "source": _first(values.get("data.train_files")),
         "prompt_column": values.get("data.prompt_key") or "prompt",
         "answer_column": "reward_model.ground_truth",
+        **({"test_source": _first(values.get("data.val_files"))} if test else {}),
+        **({"too_long": "drop"} if values.get("data.filter_overlong_prompts") else {}),
     }
-    if test:
-        data["test_source"] = _first(values.get("data.val_files"))
-    if values.get("data.filter_overlong_prompts"):
-        data["too_long"] = "drop"
-    found = {
+    return {
         "model": {"source": str(values.get(f"{MODEL}.path"))},
         "data": data,
         "rewards": _rewards(values),
-        "steps": length,
+        **words_of(KEYS, values),
+        "steps": steps,
         "batch_size": prompts * generations,
         "num_generations": generations,
-        "max_prompt_length": values.get("data.max_prompt_length"),
-        "max_response_length": values.get("data.max_response_length"),
-        "temperature": values.get(f"{ROLLOUT}.temperature"),
-        "top_p": values.get(f"{ROLLOUT}.top_p"),
-        "learning_rate": values.get(f"{ACTOR}.optim.lr"),
-        "lr_warmup_steps": warmup if warmup >= 0 else int(ratio * length),
+        "mini_batch_size": None if mini == prompts else mini * generations,
+        "micro_batch_size": values.get(f"{ACTOR}.ppo_micro_batch_size_per_gpu"),
+        "lr_warmup_steps": warmup if warmup >= 0 else int(ratio * steps),
         "beta": values.get(f"{ACTOR}.kl_loss_coef") if values.get(f"{ACTOR}.use_kl_loss") else 0.0,
         "loss_type": modes.get(str(values.get(f"{ACTOR}.loss_agg_mode")), "dapo"),
         "dtype": "bfloat16",
@@ -175,11 +161,6 @@ def _workload(values: Mapping[str, Any]) -> dict[str, Any]:
         "nodes": as_count(values.get("trainer.nnodes"), 1),
         "gpus_per_node": as_count(values.get("trainer.n_gpus_per_node"), 8),
     }
-    if mini != prompts:
-        found["mini_batch_size"] = mini * generations
-    if micro is not None:
-        found["micro_batch_size"] = micro
-    return found
 
 
 def _first(files: Any) -> str:
@@ -210,13 +191,8 @@ def _owners(found: Launched, release: Release) -> dict[str, str]:
     return {key.lstrip("+"): owner for key, (owner, _) in settings.items()}
 
 
-def _option(found: Launched, release: Release, word: Argument, key: str, value: Any) -> None:
+def _option(found: Launched, word: Argument, key: str, value: Any) -> None:
     bare = key.lstrip("+")
-    if (reserved := listed_part(bare, release.reserved_keys)) is not None:
-        owner = release.reserved_keys[reserved]
-        given = f"workload.{owner}" if owner else "rolloutbench"
-        found.left.append(Left(word.line, word.text, f"{given} decides this, for all arms alike"))
-        return
     if word.unknown or "oc.env" in str(value):
         names = ", ".join(word.unknown) or "an environment variable"
         found.left.append(Left(word.line, word.text, f"{names}: not set in the script", f"add options.{bare}"))
@@ -238,6 +214,8 @@ def _not_kept(values: Mapping[str, Any], found: Launched, words: Sequence[Argume
         epochs = values.get("trainer.total_epochs")
         text = f"trainer.total_epochs={epochs}: a comparison trains {found.workload['steps']} steps"
         yield Left(_line(words, "trainer.total_epochs"), "trainer.total_epochs", text, "change workload.steps")
+    if unsaid := dict.fromkeys(key.rpartition(".")[2] for key in found.owners if _given(words, key) is None):
+        yield Left(0, ", ".join(unsaid), "the script leaves these to verl, the workload decides them")
     if found.workload["rewards"] == [{"name": "accuracy"}]:
         why = "verl's own score by data_source: the experiment scores with `accuracy`"
         yield Left(0, "custom_reward_function", why, "give your function under workload.rewards (docs/rewards.md)")
@@ -248,13 +226,11 @@ def _line(words: Sequence[Argument], key: str) -> int:
     return given.line if given else 0
 
 
-def _is_place(key: str) -> bool:
-    return key in _PLACES or key.startswith(_REWARD_SECTIONS) or listed_part(key, BOOKKEEPING) is not None
-
-
 LAUNCH = Launch(
     arguments=arguments,
     read=launch,
     settings=settings,
-    not_compared=_is_place,
+    not_compared=lambda key: (
+        key in _PLACES or key.startswith(_REWARD_SECTIONS) or listed_part(key, BOOKKEEPING) is not None
+    ),
 )

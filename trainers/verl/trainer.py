@@ -18,11 +18,11 @@ from trainers.timers.declared import trees_in
 from trainers.timers.tree import TimerTree, release_of
 from trainers.verl import console
 from trainers.verl.checks import CHECKS
-from trainers.verl.driver.overrides import ACTOR, BOOKKEEPING, MODEL, ROLLOUT
-from trainers.verl.given import settings_of
+from trainers.verl.driver.overrides import BOOKKEEPING, ROLLOUT
+from trainers.verl.given import KEYS, settings_of
 from trainers.verl.launch import LAUNCH
 from trainers.verl.releases import release_named
-from trainers.verl.settings import SEEDS, least_cpus, trainer_args
+from trainers.verl.settings import least_cpus, trainer_args
 
 _JSONL = "verl-jsonl"
 
@@ -58,32 +58,6 @@ def _record(row: Any, path: Path, number: int) -> StepRecord | None:
     return StepRecord(step, {}, scalars, {}, None, path, number)
 
 
-_KEYS = {
-    "engine": (f"{ROLLOUT}.name",),
-    "seed": SEEDS,
-    "model": (f"{MODEL}.path",),
-    "steps": ("trainer.total_training_steps",),
-    "prompts": ("data.train_batch_size",),
-    "num_generations": (f"{ROLLOUT}.n",),
-    "max_prompt_length": ("data.max_prompt_length",),
-    "max_response_length": ("data.max_response_length",),
-    "temperature": (f"{ROLLOUT}.temperature",),
-    "top_p": (f"{ROLLOUT}.top_p",),
-    "learning_rate": (f"{ACTOR}.optim.lr",),
-    "dtype": (f"{ROLLOUT}.dtype",),
-    "nodes": ("trainer.nnodes",),
-    "gpus_per_node": ("trainer.n_gpus_per_node",),
-    # `one_step_off` and `fully_async` (verl 0.7.1 to 0.9.1: experimental/) have the engines' own GPUs under `rollout`;
-    # 0.9.1 copies them to the keys of `separate_async` (trainer/ppo/v1/trainer_separate_async.py).
-    "engine_nodes": ("rollout.nnodes", f"{ROLLOUT}.nnodes"),
-    "engine_gpus_per_node": ("rollout.n_gpus_per_node", f"{ROLLOUT}.n_gpus_per_node"),
-    "tensor_parallel": (f"{ROLLOUT}.tensor_model_parallel_size",),
-    "pipeline_parallel": (f"{ROLLOUT}.pipeline_model_parallel_size",),
-    "max_model_len": (f"{ROLLOUT}.max_model_len",),
-    "lora_rank": (f"{MODEL}.lora_rank", f"{MODEL}.lora.rank"),
-}
-
-
 def _loop(version: str, settings: Mapping[str, Any]) -> str:
     """The mode of a release's loop; since 0.5 settings select it (timers.toml)."""
     if release_of(version).startswith("0.4."):
@@ -113,7 +87,7 @@ def _undecoded(settings: Mapping[str, Any], tree: TimerTree) -> Iterator[str]:
 
 def _engine_gpus(settings: Mapping[str, Any], tree: TimerTree) -> int | None:
     """The GPUs that only the engines use; None if no setting says so."""
-    pairs = list(zip(_KEYS["engine_nodes"], _KEYS["engine_gpus_per_node"], strict=True))
+    pairs = list(zip(KEYS["engine_nodes"], KEYS["engine_gpus_per_node"], strict=True))
     for nodes, per_node in pairs[1:] if tree.mode == "separate_async" else pairs:
         if gpus := (positive_int(settings.get(nodes)) or 0) * (positive_int(settings.get(per_node)) or 0):
             return gpus
@@ -210,7 +184,7 @@ def verl() -> Trainer:
     return Trainer(
         name="verl",
         engines=("vllm", "sglang"),
-        keys=_KEYS,
+        keys=KEYS,
         logs=_logs(),
         driver=Driver(
             job_module="workflow.jobs.verl_grpo",
