@@ -8,7 +8,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 export PYTHONNOUSERSITE := 1
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
-# V=1 shows all that Snakemake says. The verdict comes from `rolloutbench verdict`: what rules print on stdout would repeat it.
+# V=1 shows all that Snakemake says. The verdict comes from `rolloutbench report`: what rules print on stdout would repeat it.
 CALM := $(if $(V),,--logger calm >/dev/null)
 # Containers often set it: every process would compile what it imports anew (verl's imports: 20 s of CPU, not 7).
 unexport PYTHONDONTWRITEBYTECODE
@@ -44,7 +44,7 @@ venv: $(VENV)/controller.stamp
 quickstart: $(VENV)/controller.stamp
 	@bash scripts/packages.sh build $(BIN)/python
 	@$(BIN)/snakemake --profile profiles/local $(CALM)
-	@$(BIN)/rolloutbench verdict
+	@$(BIN)/rolloutbench report
 
 # What is slow by nature is marked `full`, with its reason.
 test: PYTEST := -m "not full"

@@ -2,7 +2,7 @@
 
 from setuptools import find_namespace_packages, setup
 
-# envs and profiles are data: `new`, `doctor` and `plan` read them, also where there is no checkout.
+# envs and profiles are data: `new` and `check` read them, also where there is no checkout.
 ROOMS = ["common", "node", "engines", "trainers", "analysis", "workflow", "envs", "profiles"]
 FOUND = find_namespace_packages(include=[pattern for room in ROOMS for pattern in (room, f"{room}.*")])
 

@@ -12,14 +12,14 @@ from common.errors import UserError
 from common.files import read_json_object
 from common.verdicts import count_of
 
-Level = Literal["impossible", "unequal", "odd"]
+Level = Literal["lacking", "impossible", "unequal", "odd"]
 LEVELS: tuple[Level, ...] = get_args(Level)
 Equality = Literal["mixed", "different", "unverifiable", "equivalent", "equal"]
 EQUALITIES: tuple[Equality, ...] = get_args(Equality)
 
 # The most important codes of a level.
 _FIRST = ("trainers", "trainer-versions", "torch-versions", "settings", "cuda-graphs", "cuda-launch-blocking")
-_MADE_BY = "`rolloutbench preflight`"
+_MADE_BY = "snakemake"
 _MAY_LACK = ("scope", "settle")
 # In the ledger: between values of one arm's factor combinations; for an unknown value; for an absent setting.
 SEVERAL, UNKNOWN, NONE = " | ", "unknown", "none"
@@ -29,10 +29,11 @@ COMPARED = "it is what is compared"
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One finding of the preflight.
+    """One finding of a check.
 
-    `impossible`: the run would fail or never end. `unequal`: the arms differ, so a time difference is not only the
-    engine's. `odd`: the runs work and are equal, but probably not as intended.
+    `lacking`: this site does not have what the runs need. `impossible`: the run would fail or never end. `unequal`: the
+    arms differ, so a time difference is not only the engine's. `odd`: the runs work and are equal, but probably not as
+    intended.
     """
 
     level: Annotated[Level, "how serious it is"]
@@ -134,7 +135,7 @@ def read_preflight(path: Path, experiment: str) -> Preflight | None:
     if not path.is_file():
         return None
     raw = read_json_object(path, _MADE_BY)
-    again = f"delete {path} and start snakemake again, or run {_MADE_BY} for this experiment"
+    again = f"delete {path} and start snakemake again"
     if raw.get("experiment") != experiment:
         raise UserError(f"{path} belongs to the experiment {raw.get('experiment')!r}, not to {experiment!r}; {again}")
     try:
@@ -172,7 +173,7 @@ def downgrade_imported(findings: Iterable[Finding], imported: Container[str]) ->
     """`impossible` findings about imported arms become `odd`: these arms have already run."""
     return [
         replace(f, level="odd", why=f"{f.why}. But it has run: its declared settings may be wrong")
-        if f.level == "impossible" and all(arm in imported for arm in f.arms)
+        if f.level == "impossible" and f.arms and all(arm in imported for arm in f.arms)
         else f
         for f in findings
     ]

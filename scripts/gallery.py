@@ -18,7 +18,7 @@ from common.errors import UserError
 from common.files import ROOT, write_text
 from common.messages import report_errors, unknown_name
 from workflow.commands.compared_runs import imported_content
-from workflow.commands.status import require_report
+from workflow.commands.finished_report import require_report
 from workflow.config.plan import Plan, load_plan
 from workflow.config.reading import read_yaml
 

@@ -60,7 +60,7 @@ def test_it_writes_an_experiment_and_says_what_changes_where(ab):
     assert list(plan.runs) == ["vllm-s0", "sglang-s0", "vllm-s1", "sglang-s1"], "the arms take turns"
     assert [arm["engine"] for arm in raw["arms"].values()] == ["vllm", "sglang"]
     assert "vllm, sglang: rollout.name is replaced in line 4" in said
-    assert f"start: snakemake -s {ROOT}/workflow/Snakefile --profile {ROOT}/profiles/local" in said
+    assert "next: rolloutbench run run-ab.yaml\n" in said
     assert "0123456789abcdef" not in Path("run-ab.yaml").read_text() + json.dumps(plan.as_json())
     assert ab("--vary", "rollout.name=vllm,sglang", "--seeds", "3")[0] == 0, "its own file may be written again"
     Path("run-ab.yaml").write_text("experiment: mine\n")
@@ -209,7 +209,7 @@ def test_of_an_edited_file_no_other_arms_are_shown_or_started(ab):
     for start in ((), ("--start",)):
         code, said = ab("--vary", "a=5,6", "--save", "mm.yaml", *start)
         assert code == 1 and "other arms or values than this command asks for (1, 2)" in said, said
-        assert "start those by `snakemake" in said and "main_ppo" not in said, said
+        assert "start those by `rolloutbench run mm.yaml`" in said and "main_ppo" not in said, said
 
 
 def test_a_folder_of_the_files_name_is_refused(ab):

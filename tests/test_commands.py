@@ -52,10 +52,10 @@ def test_help_lists_the_commands_for_people(monkeypatch):
 
 
 def interrupted(folder):
-    """`doctor` gets a Ctrl-C while it waits for a program that does not answer."""
+    """`check` gets a Ctrl-C while it waits for a program that does not answer."""
     executable(folder / "nvidia-smi", f"touch {folder}/asked; exec sleep 10")
     path = f"{folder}{os.pathsep}{os.environ['PATH']}"
-    program = subprocess.Popen([*PROGRAM, "doctor"], cwd=folder, env=environ() | {"PATH": path}, text=True)
+    program = subprocess.Popen([*PROGRAM, "check"], cwd=folder, env=environ() | {"PATH": path}, text=True)
     while not (folder / "asked").exists():
         assert program.poll() is None
         time.sleep(0.05)
@@ -64,10 +64,10 @@ def interrupted(folder):
 
 
 def piped(folder):
-    """`schema` into a pipe that nobody reads."""
+    """`new` into a pipe that nobody reads."""
     reads, writes = os.pipe()
     os.close(reads)
-    program = subprocess.Popen([*PROGRAM, "schema"], cwd=folder, stdout=writes, env=environ())
+    program = subprocess.Popen([*PROGRAM, "new", "piped.yaml"], cwd=folder, stdout=writes, env=environ())
     os.close(writes)
     return program.wait()
 
@@ -85,7 +85,7 @@ def code_of(*words):
 
 def test_exit_codes_are_those_of_the_documentation(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    found = [code_of("schema"), code_of("plan", "nosuch.yaml"), code_of("plan", "--nosuch"), interrupted(tmp_path)]
+    found = [code_of("--help"), code_of("check", "nosuch.yaml"), code_of("check", "--nosuch"), interrupted(tmp_path)]
     assert [*found, piped(tmp_path)] == [0, 1, 2, 130, 141] == list(EXIT_CODES)
     assert "error: nosuch.yaml does not exist" in capsys.readouterr().err
     page = (ROOT / "docs" / "commands.md").read_text(encoding="utf-8")
@@ -94,8 +94,35 @@ def test_exit_codes_are_those_of_the_documentation(tmp_path, monkeypatch, capsys
     )
 
 
+@pytest.mark.parametrize(
+    ("old", "said"),
+    [
+        (
+            "plan my.yaml --seconds-per-step 3",
+            "now rolloutbench check: rolloutbench check my.yaml --seconds-per-step 3",
+        ),
+        ("preflight my.yaml --json", "now rolloutbench check: rolloutbench check my.yaml --json"),
+        ("doctor --across-nodes", "now rolloutbench check: rolloutbench check --across-nodes"),
+        ("doctor", "now rolloutbench check"),
+        ("verdict my.yaml", "now rolloutbench report: rolloutbench report my.yaml"),
+        ("headline", "now rolloutbench report"),
+        ("schema", f"now the file {ROOT}/workflow/schemas/config.schema.json"),
+    ],
+)
+def test_a_command_of_an_earlier_release_answers_with_its_new_name(old, said, capsys):
+    assert code_of(*old.split()) == 2
+    told = capsys.readouterr()
+    assert told.out == "" and told.err == f"error: `rolloutbench {old.split()[0]}` is {said}\n"
+    words = shlex.split(said.partition(": rolloutbench ")[2])
+    assert not words or parser(COMMANDS).parse_args(words).command == words[0]
+
+
+def test_there_are_nine_commands():
+    assert LISTED == ["new", "check", "run", "status", "cancel", "report", "compare", "ab", "history"]
+
+
 def test_an_unknown_command_gets_the_nearest_one_and_none_the_whole_help(capsys):
     assert code_of("comparre") == 2
     said = capsys.readouterr().err
-    assert "error: unknown command 'comparre' (did you mean compare?); known: compare, ab, new," in said
+    assert "error: unknown command 'comparre' (did you mean compare?); known: new, check, run," in said
     assert "write-plan" not in said

@@ -37,10 +37,10 @@ def trained(site):
 
 
 def planned(site):
-    """What `rolloutbench plan` says."""
+    """What `rolloutbench check` says."""
     site.command()
     program = Path(sys.executable).with_name("rolloutbench")
-    done = run([program, "plan", "experiment.yaml"], 300, cwd=site.folder, env=site.env)
+    done = run([program, "check", "experiment.yaml"], 300, cwd=site.folder, env=site.env)
     assert done.returncode == 0, done.stderr
     return done.stdout
 

@@ -258,10 +258,10 @@ def test_rows_that_two_arms_would_read_are_compared_with_nothing(tmp_path, monke
 
 
 def test_imported_runs_are_listed_as_such(two_logs, capsys):
-    assert main(["plan", "logs.yaml"]) == 0
+    assert main(["check", "logs.yaml"]) == 0
     said = capsys.readouterr().out.splitlines()
     assert ["vllm-s0", "verl", "vllm", "-", "import", "from", "vllm.csv"] in [line.split() for line in said]
-    assert said[-1] == "2 imported runs of experiment logs"
+    assert said[0] == "logs.yaml: 2 runs of experiment logs, by this machine (no --profile)"
     assert main(["status", "logs.yaml"]) == 0
     assert "vllm-s0    to import  snakemake reads it" in capsys.readouterr().out
     run = two_logs / "results" / "logs" / "runs" / "vllm-s0"

@@ -102,8 +102,7 @@ def test_what_it_writes_plans_for_every_combination_of_flags(here, capsys):
         assert profile.exists() == (chosen["partition"] is not None), words
         if chosen["partition"]:
             site, gpus = read_site(profile), int(chosen["gpus"] or 0)
-            assert f"--profile {profile} --configfile {file}" in out
-            assert f"rolloutbench doctor {file} --profile {profile} " in out
+            assert f"rolloutbench check {file} " in out and f"rolloutbench run {file}\n" in out
             assert repr(chosen["partition"]) in (profile / "config.yaml").read_text(encoding="utf-8") and site
             assert f"'gpu:{gpus}'" in (profile / "config.yaml").read_text(encoding="utf-8") or not gpus
     assert written > 30 and refused > 10, (written, refused)
@@ -142,7 +141,7 @@ def test_the_commands_that_follow_can_be_copied_for_any_name(here, capsys):
     """A space in a folder's name, such as people have, is one word of the shell's."""
     assert main(["new", "my runs/実験.yaml", "--gpus", "0"]) == 0
     follow = capsys.readouterr().out.partition("next: ")[2].splitlines()
-    assert len(follow) == 3 and all("my runs/実験.yaml" in shlex.split(line, comments=True) for line in follow), follow
+    assert len(follow) == 2 and all("my runs/実験.yaml" in shlex.split(line, comments=True) for line in follow), follow
 
 
 @pytest.fixture
@@ -161,29 +160,26 @@ def test_an_experiment_is_judged_by_its_own_profile_or_this_machine_and_not_by_t
     Path("profiles/slurm").symlink_to(ROOT / "profiles" / "slurm")
     Path("slurm").symlink_to("profiles/slurm")
     said = run("new", "one.yaml", "--gpus", "1")
-    assert not [line for line in said if "profile slurm" in line]
-    assert said[-2].endswith(f"--profile {ROOT}/profiles/local --configfile one.yaml    # on a machine with 1 GPU")
+    assert said[-2].endswith("rolloutbench run one.yaml    # on a machine with 1 GPU")
     assert said[-1].strip().startswith("for Slurm: rm one.yaml, and the same command with --partition NAME")
     run("new", "site.yaml", "--gpus", "1", "--partition", "a100")
     for file, judged in (("one", "by this machine (no --profile)"), ("site", "by profile profiles/site")):
-        planned = run("plan", f"{file}.yaml", "--seconds-per-step", "100")
-        assert planned[0] == judged
-        assert {line.split()[5] for line in planned if " submit" in line and "trl-" in line} == {"1"}, planned
-        assert ("walltime: unknown" in "\n".join(planned)) is (file == "one")
-        preflight = run("preflight", f"{file}.yaml", "--seconds-per-step", "100")
-        assert preflight[0] == judged and not [line for line in preflight if "profiles/slurm" in line]
-        assert run("doctor", f"{file}.yaml")[0] == judged
-    assert run("plan", "one.yaml", "--profile", "profiles/slurm")[0] == "by profile profiles/slurm"
-    assert json.loads("".join(run("preflight", "site.yaml", "--json")))["judged"] == "by profile profiles/site"
+        checked = run("check", f"{file}.yaml", "--seconds-per-step", "100")
+        assert checked[0] == f"{file}.yaml: 6 runs of experiment {file}, {judged}"
+        assert {line.split()[5] for line in checked if " submit" in line and "trl-" in line} == {"1"}, checked
+        assert ("walltime: unknown" in "\n".join(checked)) is (file == "one")
+        assert not [line for line in checked if "profiles/slurm" in line]
+    assert run("check", "one.yaml", "--profile", "profiles/slurm")[0].endswith(", by profile profiles/slurm")
+    assert json.loads("".join(run("check", "site.yaml", "--json")))["judged"].endswith(", by profile profiles/site")
 
 
 def test_the_next_commands_work_in_the_folder_where_they_are_printed(run, here):
     said = run("new", "--engines", "transformers")
     commands = [line.removeprefix("next:") for line in said[said.index(next(x for x in said if "next:" in x)) :]]
-    assert len(commands) == 3
-    for command in commands[1:]:
+    assert len(commands) == 2
+    for command in commands:
         program, *words = shlex.split(command, comments=True)
-        more = ["--dry-run"] if program == "snakemake" else []
+        more = ["--dry-run"] if "run" in words else []
         done = run_patiently([str(Path(sys.executable).with_name(program)), *words, *more], 300, cwd=here)
         assert done.returncode == 0, done.stdout + done.stderr
 

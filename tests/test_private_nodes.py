@@ -50,10 +50,10 @@ def experiment(name, folder=None):
 
 @pytest.mark.parametrize("on_slurm", [True, False])
 @pytest.mark.parametrize(("name", "what"), EXPOSED)
-def test_preflight_calls_it_impossible_until_the_site_says_so(said, name, what, on_slurm):
-    code, told = said("rolloutbench", "preflight", experiment(name), on_slurm=on_slurm)
+def test_check_refuses_it_until_the_site_says_so(said, name, what, on_slurm):
+    code, told = said("rolloutbench", "check", experiment(name), on_slurm=on_slurm)
     assert code == 1 and what in told and REMEDY in told, told
-    _, told = said("rolloutbench", "preflight", experiment(name), on_slurm=on_slurm, private_nodes="true")
+    _, told = said("rolloutbench", "check", experiment(name), on_slurm=on_slurm, private_nodes="true")
     assert what not in told, told
 
 
@@ -68,7 +68,7 @@ def test_snakemake_starts_nothing_until_the_site_says_so(said, word, tmp_path):
 
 
 def test_what_is_no_such_word_is_refused(said, tmp_path):
-    code, told = said("rolloutbench", "plan", experiment("camino-2025", tmp_path), private_nodes="h100")
+    code, told = said("rolloutbench", "check", experiment("camino-2025", tmp_path), private_nodes="h100")
     assert code == 1 and "private_nodes 'h100' is not true or false" in told, told
 
 
@@ -84,21 +84,16 @@ def test_the_first_hour_with_gpus_says_it_and_still_lists_the_runs(tmp_path):
     assert 'set-resources: ["train:machine=100", "train:private_nodes=true"] in profiles/local/config.yaml' in told, (
         told
     )
-    code, told = told_by(tmp_path, "plan", "x.yaml")
-    assert code == 0 and "vllm-s0 verl" in told and REMEDY in told and "4 runs of experiment x" in told, told
-    code, told = told_by(tmp_path, "preflight", "x.yaml")
-    assert "impossible: nothing" in told and REMEDY in told[told.index("not checked:") :], told
-    assert "warning ports: trainer verl" in told_by(tmp_path, "doctor", "x.yaml")[1]
+    code, told = told_by(tmp_path, "check", "x.yaml")
+    assert code == 1 and "vllm-s0 verl" in told and "4 runs of experiment x" in told, told
+    assert "impossible: nothing" in told and REMEDY in told[told.index("lacking (") :] and "[ports]" in told, told
 
 
-def test_with_a_profile_of_slurm_each_command_says_the_same_of_it(tmp_path):
+def test_with_a_profile_of_slurm_it_says_the_same(tmp_path):
     code, told = told_by(tmp_path, "new", "x.yaml", "--gpus", "8", "--partition", "h100")
     assert code == 0 and "private_nodes: true in profiles/x/config.yaml" in told, told
-    code, told = told_by(tmp_path, "plan", "x.yaml")
-    assert code == 0 and "vllm-s0 verl" in told and REMEDY in told, told
-    code, told = told_by(tmp_path, "preflight", "x.yaml")
-    assert code == 1 and REMEDY in told and "snakemake refuses these runs" in told and "wait forever" not in told, told
+    code, told = told_by(tmp_path, "check", "x.yaml")
+    assert code == 1 and "vllm-s0 verl" in told and REMEDY in told and "[slurm-request]" in told, told
     profile = tmp_path / "profiles" / "x" / "config.yaml"
     profile.write_text(profile.read_text().replace("# private_nodes: true", "private_nodes: true"))
-    for command in ("plan", "preflight"):
-        assert "private_nodes" not in told_by(tmp_path, command, "x.yaml")[1]
+    assert "private_nodes" not in told_by(tmp_path, "check", "x.yaml")[1]

@@ -145,13 +145,13 @@ def snakemake(folder):
 def test_pairs_are_added_until_the_verdict_is_known(experiment):
     """It stops where an arm fails in one seed, and goes on there."""
     results = experiment / "results" / "run-ab"
-    assert "least 2 run pairs" in rolloutbench(experiment, "plan", "run-ab.yaml")
+    assert "least 2 run pairs" in rolloutbench(experiment, "check", "run-ab.yaml")
     (experiment / "fail-sglang-2").touch()
     failed = snakemake(experiment)
     assert failed.returncode != 0 and "sglang-s2" in failed.stderr
     assert sorted(path.name for path in (results / "looks").iterdir()) == ["2.json"]
     assert "2 run pairs: not resolved; about 1 more of at most 4" in (results / "logs" / "look-2.log").read_text()
-    assert "likely 3 run pairs" in rolloutbench(experiment, "plan", "run-ab.yaml")
+    assert "likely 3 run pairs" in rolloutbench(experiment, "check", "run-ab.yaml")
     (experiment / "fail-sglang-2").unlink()
     done = snakemake(experiment)
     assert done.returncode == 0, done.stderr
@@ -165,6 +165,6 @@ def test_pairs_are_added_until_the_verdict_is_known(experiment):
         one for one in json.loads((results / "report.json").read_text())["findings"] if one["code"] == "pairs-spent"
     ]
     assert "the other 3 were not needed, which saved about" in spent["text"]
-    assert "the verdict is known after 3 run pairs" in rolloutbench(experiment, "plan", "run-ab.yaml")
+    assert "the verdict is known after 3 run pairs" in rolloutbench(experiment, "check", "run-ab.yaml")
     assert "6 finished, 6 not needed of 12 runs" in rolloutbench(experiment, "status", "run-ab.yaml")
     assert "Nothing to be done" in snakemake(experiment).stderr

@@ -178,27 +178,25 @@ def makes_a_configuration(program, folder):
         for python, where in ((program.with_name("python"), rooms), (Path(sys.executable), ROOT))
     )
     assert there == here and len(there) == 4
-    listed = done([program, "plan", "my.yaml", "--profile", "profiles/my"], folder)
-    assert all(run in listed for run in there)
     profile = folder / "profiles" / "my" / "config.yaml"
     profile.write_text(
         re.sub("^( +)train:\n", r"\g<0>\1\1private_nodes: true\n", profile.read_text(), flags=re.MULTILINE)
     )
-    assert "impossible: nothing" in done([program, "preflight", "my.yaml"], folder)
+    checked = subprocess.run([program, "check", "my.yaml"], cwd=folder, capture_output=True, text=True, check=False)
+    assert "impossible: nothing" in checked.stdout and all(run in checked.stdout for run in there), checked.stderr
 
 
 def looks_at_the_machine(program, folder):
-    """`doctor` checks the stacks without the checkout's files, and says what an installation cannot do."""
+    """`check` checks the stacks without the checkout's files, and says what an installation cannot do."""
     env = os.environ | {"PIP_NO_INDEX": "1"}
-    for words, level in (([], "warning"), (["my.yaml"], "failed")):
+    for words, level in (([], "odd"), (["my.yaml"], "lacking")):
         ended = subprocess.run(
-            [program, "doctor", "--json", *words], cwd=folder, env=env, capture_output=True, text=True, check=False
+            [program, "check", *words, "--json"], cwd=folder, env=env, capture_output=True, text=True, check=False
         )
-        checks = {(one["group"], one["name"]): one for one in json.loads(ended.stdout)["checks"]}
         assert "Traceback" not in ended.stderr and ended.returncode in (0, 1)
-        installation = checks["machine", "installation"]
-        assert installation["level"] == level and installation["found"].startswith("without a checkout: it compares")
-        assert "clone the repository, run `make venv` there" in installation["remedy"]
-        assert any(group == "stacks" and name != "conda" for group, name in checks)
-        told = json.dumps([one for one in checks.values() if one is not installation])
+        found = json.loads(ended.stdout)
+        (installation,) = (one for one in found["findings"] if one["code"] == "installation")
+        assert installation["level"] == level and installation["what"].startswith("without a checkout: it compares")
+        assert "clone the repository, run `make venv` there" in installation["change"]
+        told = json.dumps([found["passed"], *(one for one in found["findings"] if one is not installation)])
         assert "make venv" not in told and "checkout" not in told

@@ -7,20 +7,29 @@ from __future__ import annotations
 
 import importlib
 import os
+import shlex
 import signal
 import sys
 
-from common.messages import report_errors
+from common.messages import print_message, report_errors
 from workflow.commands.parser import parser
-from workflow.commands.table import COMMANDS
+from workflow.commands.table import COMMANDS, NOW
 from workflow.start import loading
 
 
 def main(argv: list[str] | None = None) -> int:
     """The command line; an exit code of `workflow.commands.parser.EXIT_CODES`."""
+    words = sys.argv[1:] if argv is None else argv
+    if words and (now := NOW.get(words[0])):
+        again = f": {now} {shlex.join(words[1:])}" if now.startswith("rolloutbench ") and words[1:] else ""
+        print_message(f"error: `rolloutbench {words[0]}` is now {now}{again}")
+        return 2
     try:
         program = parser(COMMANDS)
-        args = program.parse_args(argv)
+        try:
+            args = program.parse_args(words)
+        finally:
+            sys.stdout.flush()  # of the help, while its errors are handled
         if args.command is None:
             program.print_help(sys.stderr)
             return 2

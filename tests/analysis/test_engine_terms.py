@@ -89,7 +89,7 @@ def _experiment(folder, options=PROBE):
 
 
 def _preflight(capsys, file):
-    assert main(["preflight", str(file), "--json"]) == 0
+    main(["check", str(file), "--json"])
     return json.loads(capsys.readouterr().out)
 
 

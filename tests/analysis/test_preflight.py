@@ -106,7 +106,7 @@ def test_another_file_is_an_error_for_people(folder, tmp_path, capsys, change, s
     make_results.write_json(folder / "preflight.json", preflight() | change)
     assert main(["--plan", str(folder / "plan.json"), "--results", str(folder), "--out", str(tmp_path)]) == 1
     error = capsys.readouterr().err
-    assert said in error and "preflight.json" in error and "rolloutbench preflight" in error
+    assert said in error and "preflight.json" in error and "start snakemake again" in error
 
 
 def verify(stack, lock_id, **more):

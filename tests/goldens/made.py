@@ -4,7 +4,6 @@ import contextlib
 import io
 import json
 import os
-import re
 import shutil
 import subprocess
 import sys
@@ -35,7 +34,8 @@ def run(folder, program, *arguments, env=None):
 
 
 def _environment():
-    return {name: value for name, value in os.environ.items() if not name.startswith(("WANDB", "SNAKEMAKE"))}
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("WANDB", "SNAKEMAKE"))}
+    return kept | {"PIP_NO_INDEX": "1"}  # `check` asks the package index whether it answers
 
 
 def rolloutbench(folder, *arguments):
@@ -146,13 +146,13 @@ def formats(folder):
 
 
 def preflights(folder):
-    """Every experiment's preflight before anything is built: how it ends, and which codes it tells."""
+    """What `check` finds in every experiment before anything is built, without what it finds of this site."""
     (folder / "experiments").symlink_to(ROOT / "experiments")
     found = {}
     for experiment in EXPERIMENTS:
-        done = rolloutbench(folder, "preflight", str(experiment))
-        codes = sorted(set(re.findall(r"\[([a-z0-9-]+)\]$", done.stdout, re.MULTILINE)))
-        found[experiment.name] = {"exit code": str(done.returncode), "codes": "\n".join(codes)}
+        findings = json.loads(rolloutbench(folder, "check", str(experiment), "--json").stdout)["findings"]
+        # What is found of a site needs no reason.
+        found[experiment.name] = {"codes": "\n".join(sorted({one["code"] for one in findings if one["why"]}))}
     return found
 
 
@@ -178,18 +178,17 @@ def commands(folder):
 
 COMMANDS = (
     "rolloutbench",
-    "rolloutbench plan nosuch.yaml",
-    "rolloutbench plan engine.yaml",
-    "rolloutbench plan trainer.yaml",
-    "rolloutbench plan broken.yaml",
-    "rolloutbench plan experiments/camino-2025.yaml",
-    "rolloutbench plan config.yaml",
-    "rolloutbench preflight config.yaml",
+    "rolloutbench check nosuch.yaml",
+    "rolloutbench check engine.yaml",
+    "rolloutbench check trainer.yaml",
+    "rolloutbench check broken.yaml",
+    "rolloutbench check config.yaml",
     "rolloutbench status config.yaml",
     "rolloutbench status --experiment nosuch",
     "rolloutbench cancel config.yaml",
     "rolloutbench cancel --experiment nosuch",
-    "rolloutbench verdict config.yaml",
+    "rolloutbench report config.yaml",
+    "rolloutbench plan config.yaml",
     "snakemake --configfile nosuch.yaml",
     "snakemake --configfile trainer.yaml",
 )

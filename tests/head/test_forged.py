@@ -205,7 +205,7 @@ def test_a_stack_that_another_user_has_put_where_one_stands_is_not_run(tmp_path)
     (recorded / "stack.yaml").write_text(f"trainer: trl\nengine: vllm\nfound_python: {evil}\n")
     (recorded.parent / "current").symlink_to(recorded.name)
     os.lchown(tmp_path / ".stacks", OTHER, GROUP)
-    done = rolloutbench(tmp_path, "doctor")
+    done = rolloutbench(tmp_path, "check")
     assert refused(done, f"{tmp_path / '.stacks'} belongs to") and not ran.exists()
 
 
@@ -263,7 +263,7 @@ def test_a_stack_that_others_can_write_is_not_run(shared):  # noqa: F811
         folder.chmod(0o755)
     for folder in (env / "bin", env, env.parents[1], shared / ".stacks"):
         folder.chmod(0o775)
-        for done in (site.snakemake(), rolloutbench(shared, "doctor", "experiment.yaml")):
+        for done in (site.snakemake(), rolloutbench(shared, "check", "experiment.yaml")):
             assert done.returncode and f"chmod -R go-w {folder}" in " ".join((done.stdout + done.stderr).split()), done
         folder.chmod(0o755)
     assert not site.jobs.exists()

@@ -298,7 +298,7 @@ def test_a_script_of_two_nodes_with_arrays_secrets_and_unknown_settings():
     assert len(load_plan(raw).runs) == 4
 
 
-@pytest.mark.parametrize("words", ["plan", "preflight", "doctor", "snakemake -n", "snakemake"])
+@pytest.mark.parametrize("words", ["check", "run", "snakemake -n", "snakemake"])
 def test_a_commit_that_is_still_to_be_written_is_refused_by_every_command(words, here):
     """`new --from` writes a placeholder where the hub does not answer, and nothing passes with it."""
     data = "data.train_files=owner/rows data.train_batch_size=8 actor_rollout_ref.model.path=owner/model"

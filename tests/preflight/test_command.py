@@ -1,4 +1,4 @@
-"""`rolloutbench preflight`, and the settings of TRL's stacks, resolved by TRL itself."""
+"""What `rolloutbench check` finds, and the settings of TRL's stacks, resolved by TRL itself."""
 
 import copy
 import json
@@ -10,7 +10,7 @@ import yaml
 from common.errors import UserError
 from engines.reported import TERMS as ENGINE_TERMS
 from workflow.cli import main
-from workflow.commands.preflight import resolve_settings
+from workflow.commands.rule_commands import resolve_settings
 from workflow.config.plan import load_plan, plan_runs, stack_facts
 from workflow.config.reading import parse_config, read_yaml
 from workflow.preflight import preflight
@@ -40,7 +40,7 @@ def config(tmp_path, monkeypatch):
 
 
 def test_the_impossible_ends_with_1(config, capsys):
-    assert main(["preflight", str(config(max_response_length=4000))]) == 1
+    assert main(["check", str(config(max_response_length=4000))]) == 1
     told = capsys.readouterr()
     assert "impossible (2): the run would fail, never end, or be mislabelled" in told.out
     # Each engine refuses it that is built for a length, and is named.
@@ -51,9 +51,12 @@ def test_the_impossible_ends_with_1(config, capsys):
     assert "quickstart cannot run as it is" in told.err
 
 
-def test_data_need_not_be_here(config):
+def test_data_that_is_not_here_is_lacking_and_all_else_is_checked(config, capsys):
     elsewhere = {"data": {"source": "/no/such/data.parquet"}, "model": {"source": "/no/such/model"}}
-    assert main(["preflight", str(config(**elsewhere))]) == 0
+    assert main(["check", str(config(**elsewhere))]) == 1
+    told = capsys.readouterr()
+    assert "workload.data.source: no such file or folder: /no/such/data.parquet" in told.out
+    assert "impossible: nothing" in told.out and "1 lacking" in told.err
 
 
 def test_the_variables_are_those_of_the_script_that_the_profile_names(tmp_path, monkeypatch, capsys):
@@ -65,7 +68,7 @@ def test_the_variables_are_those_of_the_script_that_the_profile_names(tmp_path, 
         train = {"slurm_partition": "h100", "runtime": 1200, "setup": setup}
         profile = {"executor": "slurm", "set-resources": {"train": train}}
         (tmp_path / "config.yaml").write_text(yaml.safe_dump(profile))
-        main(["preflight", str(ROOT / "experiments" / "camino-2025.yaml"), "--profile", str(tmp_path), "--json"])
+        main(["check", str(ROOT / "experiments" / "camino-2025.yaml"), "--profile", str(tmp_path), "--json"])
         found = json.loads(capsys.readouterr().out)["findings"]
         return {finding["code"]: finding["what"] for finding in found}
 
@@ -200,18 +203,18 @@ def sbatch(tmp_path, monkeypatch):
 def test_slurm_is_asked_about_one_job_of_each_kind(tmp_path, sbatch, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     config = str(ROOT / "experiments" / "camino-2025-equal.yaml")
-    words = ["preflight", config, "--profile", slurm_profile(tmp_path, qos="high", slurm_extra="--exclusive")]
+    words = ["check", config, "--profile", slurm_profile(tmp_path, qos="high", slurm_extra="--exclusive")]
     refusal = "echo 'allocation failure: Invalid qos specification' >&2; exit 1"
     asked = sbatch(f'case "$*" in *qos*) {refusal};; esac')
     assert main(words) == 1
     out = " ".join(capsys.readouterr().out.split())
     assert "sbatch refuses a training job of vllm, sglang: Invalid qos specification [slurm-refuses]" in out
     assert "change: correct qos under set-resources: train: in the profile" in out
-    training, light = asked.read_text().splitlines()
+    training, light = (line for line in asked.read_text().splitlines() if "--test-only" in line)
     for option in ("--test-only", "--partition=h100", "--qos=high", "--gres=gpu:8", "--exclusive", "--time=1200"):
         assert option in training.split()
     assert "--partition=cpu" in light.split()
     sbatch("echo 'sbatch: error: Unable to contact slurm controller' >&2; exit 1")
     main(words)
     out = " ".join(capsys.readouterr().out.split())
-    assert "sbatch --test-only: Slurm was not asked (" in out and "[slurm-refuses]" not in out
+    assert "sbatch: --test-only: Slurm was not asked (" in out and "[slurm-refuses]" not in out

@@ -7,7 +7,7 @@ import pytest
 from common.errors import UserError
 from tests.trainers.verl.conftest import verl_python  # noqa: F401 (a fixture)
 from trainers.verl.given import parsed, value_of
-from workflow.commands.preflight import resolve_settings
+from workflow.commands.rule_commands import resolve_settings
 from workflow.preflight import require_possible
 from workflow.preflight.cases import settings_request, settings_requests
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from workflow.commands.preflight import preflight_lines
+from workflow.commands.finding_lines import head_lines
 from workflow.preflight import preflight
 from workflow.preflight.cases import LaunchContext
 from workflow.slurm.site import Site
@@ -63,7 +63,7 @@ def test_with_stack_and_workload_all_is_told_that_a_training_would_be():
     assert unequal[0] == unequal[1] == ["cuda-graphs", "cuda-launch-blocking"]
     assert trained.ledger == read.ledger
     assert not read.unverifiable
-    assert "imported" in next(line for line in preflight_lines(read) if "sglang" in line)
+    assert "imported" in next(line for line in head_lines(read) if "sglang" in line)
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""What people type between runs, on a real Slurm: `status` and `plan` tell the truth, `cancel` ends what is ours."""
+"""What people type between runs, on a real Slurm: `status` and `check` tell the truth, `cancel` ends what is ours."""
 
 import json
 import os
@@ -123,8 +123,8 @@ def test_status_and_plan_tell_what_each_run_is_doing(desk, cluster):
     assert "3 launchers are running" in rows[""]
     assert all(len(line) <= 120 for run_id, line in rows.items() if run_id)
 
-    planned = mine.type("plan", "mine.yaml", "--profile", str(ROOT / "profiles" / "slurm"))
-    told = {line.split()[0]: " ".join(line.split()[5:]) for line in planned.split("\n\n")[1].splitlines()}
+    checked = mine.type("check", "mine.yaml", "--profile", str(ROOT / "profiles" / "slurm"), code=1)
+    told = {line.split()[0]: " ".join(line.split()[5:]) for line in checked.split("\n\n")[1].splitlines()}
     assert told["transformers-s0"].endswith("skip: finished")
     assert told["vllm-s1"].endswith(f"attach: Slurm job {running.job_id()}, running")
     assert told["vllm-s0"].endswith(f"attach: Slurm job {requeued.job_id()}, waiting")
@@ -215,7 +215,7 @@ def test_an_id_that_is_now_another_jobs_is_let_alone(desk, cluster):
 
 
 @pytest.mark.full("a scenario on a real Slurm")
-def test_the_doctor_reads_a_real_site_and_tries_its_files_from_a_node(cluster, tmp_path):
+def test_check_reads_a_real_site_and_tries_its_files_from_a_node(cluster, tmp_path):
     site = tmp_path / "site"
     site.mkdir()
     train = {"slurm_partition": "'h100'", "gres": "'gpu:h100:8'", "cpus_per_task": 180, "runtime": 1200}
@@ -226,15 +226,14 @@ def test_the_doctor_reads_a_real_site_and_tries_its_files_from_a_node(cluster, t
     }
     (site / "config.yaml").write_text(json.dumps(profile))
     program = str(Path(sys.executable).with_name("rolloutbench"))
-    words = [program, "doctor", "--profile", "site", "--across-nodes", "--json"]
+    words = [program, "check", "--profile", "site", "--across-nodes", "--json"]
     done = run(words, 120, cwd=tmp_path, env=cluster.env | {"PIP_NO_INDEX": "1"})
-    found = {one["name"]: one for one in json.loads(done.stdout)["checks"]}
-    levels = {name: one["level"] for name, one in found.items() if one["group"] in ("Slurm", "files")}
-    assert {name for name, level in levels.items() if level == "warning"} == {"TaskPlugin"}
-    assert "failed" not in levels.values() and done.returncode == 0, found
-    assert found["sbatch"]["found"].startswith("--test-only accepts a training job")
-    assert "respects the locks and sees the renames" in found["across nodes"]["found"]
-    assert not list(tmp_path.glob(".doctor-*"))
+    found = json.loads(done.stdout)
+    codes = {one["code"]: one["level"] for one in found["findings"] if not one["code"].startswith("stack-")}
+    assert codes == {"task-plugin": "odd"} and done.returncode == 0, found
+    assert found["passed"]["sbatch"].startswith("--test-only accepts a training job")
+    assert "respects the locks and sees the renames" in found["passed"]["across nodes"]
+    assert not list(tmp_path.glob(".check-*"))
 
 
 def test_runs_in_the_queue_are_withdrawn_when_the_verdict_is_known(desk, cluster):

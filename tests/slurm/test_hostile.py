@@ -293,10 +293,10 @@ def test_steps_that_cannot_be_read_for_a_while_are_not_taken_for_none(run, fault
     assert len(one.attempts()) == 2
 
 
-@pytest.mark.parametrize("words", [["status", "--experiment", "mine"], ["plan", str(ROOT / "config.yaml")]])
+@pytest.mark.parametrize("words", [["status", "--experiment", "mine"], ["check", str(ROOT / "config.yaml")]])
 @pytest.mark.parametrize("kind", ["116 ", "5 !"])
 def test_commands_that_look_wait_for_files_that_cannot_be_read(faults, tmp_path, words, kind):
-    name = yaml.safe_load((ROOT / "config.yaml").read_text())["experiment"] if words[0] == "plan" else "mine"
+    name = yaml.safe_load((ROOT / "config.yaml").read_text())["experiment"] if words[0] == "check" else "mine"
     made = MadeRun(tmp_path / "results" / name, "vllm-s0").job(cluster="local").attempt(steps=4)
     write(made.paths.experiment / "plan.json", {"runs": ["vllm-s0"], "fingerprints": {"vllm-s0": made.fingerprint}})
     (tmp_path / "faults").write_text("".join(f"{kind}{part}\n" for part in ("/plan.json", "runs/vllm-s0/order.json")))

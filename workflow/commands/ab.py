@@ -6,11 +6,8 @@ import argparse
 import csv
 import hashlib
 import json
-import os
 import re
-import shlex
 import shutil
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,12 +27,13 @@ from trainers.section import NAME_PATTERN, given_names
 from workflow.commands.new import given_flags, name_of
 from workflow.commands.rewriting import kept_plan, line_changes, write_unless_edited
 from workflow.commands.site_profile import profile_of, unrequested
+from workflow.commands.start_runs import run_line, start
 from workflow.config.plan import load_plan
 from workflow.launch_scripts.script import Script, ShellCommand, training_command
 from workflow.launch_scripts.shell import read_script
 from workflow.launch_scripts.words import OWN_VALUE, Changes, changes_of, read_text
 from workflow.slurm.sbatch import gpus_of_gres, keys_of, options_of_script, train_keys
-from workflow.slurm.site import read_site, start_command
+from workflow.slurm.site import read_site
 
 MARK = "# Written by rolloutbench ab"
 _VARY = "--vary "
@@ -82,7 +80,7 @@ def ab(args: argparse.Namespace) -> None:
     raw = _configuration(file, arms, shared, args.seeds)
     plan = load_plan(raw)
     profile, note = Path("profiles", name_of(file)), ""
-    use = start_command(file, profile if on_slurm else None)
+    use = run_line(file)
     writes = {file: yaml.safe_dump(raw, sort_keys=False, allow_unicode=True)}
     if on_slurm:
         writes[profile / "config.yaml"], note = profile_of(_train_keys(args, request, shared), profile)
@@ -98,10 +96,9 @@ def ab(args: argparse.Namespace) -> None:
     print_lines(f"? {without_secrets(doubt)}" for doubt in doubts)
     print(f"{count_of(len(plan.runs), 'run')}, in this order: {', '.join(plan.runs)}")
     if not args.start:
-        print(f"start: {use}" + ("" if is_checkout() else "    # in a checkout of rolloutbench, after `make venv`"))
+        print(f"next: {use}" + ("" if is_checkout() else "    # in a checkout of rolloutbench, after `make venv`"))
         return
-    sys.stdout.flush()
-    os.execv(Path(sys.executable).with_name("snakemake"), shlex.split(use))
+    start(file, [])
 
 
 def _unrequested(request: Mapping[str, str], shared: Mapping[str, Any], profile: Path) -> Iterator[str]:

@@ -29,10 +29,10 @@ _SUBMIT_PATIENCE_S = 10.0
 def cancel_jobs(args: argparse.Namespace) -> None:
     """Run `rolloutbench cancel`."""
     obey_only_own_files()
-    given: list[str] = args.words
-    first = Path(given[0] if given else "")
-    is_config = bool(given) and (first.suffix in (".yaml", ".yml", ".json") or first.is_file())
-    config, runs = (first, given[1:]) if is_config else (None, given)
+    runs: list[str] = args.words
+    config = Path(runs.pop(0)) if runs and args.experiment is None else None
+    if config is None and args.experiment is None:
+        raise UserError("cancel needs a configuration: rolloutbench cancel my.yaml [RUN ...] (nothing was cancelled)")
     find = find_experiment(config, args.experiment)
     experiment = retry_io(find, "the experiment", READ_PATIENCE_S, for_others=False)
     print_lines(cancel(experiment, runs, args.now))

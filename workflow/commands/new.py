@@ -25,11 +25,12 @@ from node.dataset import BUILTIN_DATA
 from node.hub import source_kind
 from node.tiny import SHAPES
 from workflow.commands.site_profile import profile_of
+from workflow.commands.start_runs import command_line, run_line
 from workflow.config.entry import columns_of, require_readable
 from workflow.config.plan import Plan, load_plan
 from workflow.head.train_rule import ON_ONE_MACHINE, exposed
 from workflow.preflight import preflight
-from workflow.slurm.site import Site, start_command
+from workflow.slurm.site import Site
 from workflow.stacks import Stack, load_stack, stack_names
 
 # Usual names of the data's columns; the first is the default.
@@ -108,11 +109,11 @@ def print_next(
     file: Path, profile: Path | None, plan: Plan, workload: Mapping[str, Any], first: Sequence[str] = ()
 ) -> None:
     """The commands that come next; `first`: what is to be written before."""
-    written, gpus = shlex.quote(str(file)), workload["gpus_per_node"]
-    site = f"{written} --profile {profile}" if profile else written
+    gpus = workload["gpus_per_node"]
     where = [] if is_checkout() else ["in a checkout of rolloutbench, after `make venv`"]
     where += [f"on a machine with {count_of(gpus, 'GPU')}"] if gpus and not profile else []
-    start = f"{start_command(file, profile)}{'    # ' * bool(where)}{'; '.join(where)}"
+    start = f"{run_line(file)}{'    # ' * bool(where)}{'; '.join(where)}"
+    written = shlex.quote(str(file))
     again = f"for Slurm: rm {written}, and the same command with --partition NAME, which also writes a profile"
     word = f"private_nodes: true in {profile}/config.yaml" if profile else ON_ONE_MACHINE
     if exposed(Site(), [run.spec for run in plan.runs.values()]):
@@ -120,8 +121,7 @@ def print_next(
         first = [*first, f"{nobody}: {word} (else nothing starts)"]
     steps = [
         *first,
-        f"rolloutbench doctor {site}       # what this machine or site lacks",
-        f"rolloutbench preflight {site}    # what is impossible, unequal or odd",
+        f"{command_line('check', str(file))}    # what it costs, and what is lacking, impossible, unequal or odd",
         *([start] if profile or workload["nodes"] == 1 else []),
         *([again] if gpus and not profile else []),
     ]

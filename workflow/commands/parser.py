@@ -41,10 +41,17 @@ class Command(NamedTuple):
 # argparse's keywords for each argument; one with a command in front is that command's own.
 ARGUMENTS: dict[str, dict[str, Any]] = {
     "config": {"type": Path, "nargs": "?", "help": "the experiment's configuration (default: config.yaml)"},
+    "check config": {
+        "type": Path,
+        "nargs": "?",
+        "help": "the experiment's configuration (default: none, this machine)",
+    },
+    "run config": {"type": Path, "help": "the experiment's configuration"},
+    "options": {"nargs": argparse.REMAINDER, "metavar": "OPTION", "help": "options of Snakemake's"},
     "words": {
         "nargs": "*",
         "metavar": "CONFIG or RUN",
-        "help": "the configuration, then names of runs (default: all runs)",
+        "help": "the configuration (or --experiment), then names of runs (default: all runs)",
     },
     "request": {"type": json.loads, "help": "JSON"},
     "--profile": {
@@ -188,7 +195,7 @@ def parser(known: Mapping[str, Command]) -> _Program:
     program = _Program(
         prog="rolloutbench",
         description="Compares GRPO rollout engines on equal work.",
-        epilog=_example_lines([known[name].examples[0] for name in ("compare", "new", "doctor", "status")])
+        epilog=_example_lines([known[name].examples[0] for name in ("new", "check", "run", "compare")])
         + "\n\nrolloutbench COMMAND --help has a command's arguments, examples and exit codes.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

@@ -1,24 +1,19 @@
-"""The commands for rules, and `schema` for editors."""
+"""The commands that only rules call."""
 
 from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from common.errors import UserError
 from common.files import write_json
 from common.messages import print_message
+from common.shown import shown
 from common.verdicts import count_of
 
 if TYPE_CHECKING:
     from workflow.config.plan import Plan
-
-
-def schema(args: argparse.Namespace) -> None:
-    from workflow.config.model import config_schema
-
-    print(config_schema(), end="")
 
 
 def write_plan(args: argparse.Namespace) -> None:
@@ -73,3 +68,50 @@ def prepare_inputs(args: argparse.Namespace) -> None:
     if not done or not args.out.is_file():
         # The job has already printed the reason.
         raise UserError("data and model could not be prepared; nothing was trained (see the message above)")
+
+
+def write_and_summarize(args: argparse.Namespace) -> None:
+    """Write preflight.json from the settings that the stacks resolved, and print a line per finding.
+
+    What was printed before the training is not printed again.
+    """
+    from common.findings import read_preflight
+    from workflow.commands.finding_lines import summary_lines
+    from workflow.config.plan import load_plan
+    from workflow.preflight import write_preflight
+    from workflow.runs.experiment import clear
+
+    plan = load_plan(args.request)
+    found = write_preflight(plan, args.settings, args.out, args.imported, args.setup)
+    before = read_preflight(args.before, plan.config.experiment) if args.before else None
+    for line in summary_lines(found, before.findings if before else ()):
+        print_message(shown(line))
+    if found.impossible:
+        # Composed settings can show what the defaults did not: fail here rather than in the queue.
+        reasons = "; ".join(f"{', '.join(one.arms)}: {one.what} ({one.why}); {one.change}" for one in found.impossible)
+        raise UserError(f"{found.refusal}: {reasons}")
+    if args.clear:
+        clear(plan)
+
+
+def resolve(args: argparse.Namespace) -> None:
+    """Run the rule `settings`."""
+    resolve_settings(args.request, args.stack, args.out)
+
+
+def resolve_settings(request: dict[str, Any], stack: Path, out: Path) -> None:
+    """Resolve a trainer's settings with its stack's Python; `UserError` if the trainer rejects them."""
+    from trainers import driver_module
+    from trainers.registry import trainer_named
+    from workflow.stacks.environment import run_in_stack
+
+    driver = trainer_named(request["trainer"]).driver
+    assert driver is not None
+    request_file = out.with_suffix(".request.json")
+    write_json(request_file, request)
+    done = run_in_stack(
+        stack, "trainers.resolve", "--with", driver_module(driver.job_module), "--request", request_file, "--out", out
+    )
+    request_file.unlink(missing_ok=True)
+    if not done or not out.is_file():
+        raise UserError("the trainer rejects these settings; nothing was trained (see the message above)")

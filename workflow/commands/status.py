@@ -1,4 +1,4 @@
-"""Prints an experiment's state, a table with a row per run and notes below it, and a finished one's verdict."""
+"""Prints an experiment's state: a table with a row per run, and notes below it."""
 
 from __future__ import annotations
 
@@ -11,14 +11,12 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from common.contracts import VerdictFile, read_file
 from common.errors import UserError
-from common.files import read_json, user_name
+from common.files import user_name
 from common.messages import can_redraw, table_lines
 from common.ownership import let_others_only_read
 from common.retry import PATIENCE_S, READ_PATIENCE_S, interruptible_sleep, retry_io
 from common.shown import own_stream, print_lines, shown
-from workflow.config.plan import CONFIG, Plan, plan_of
 from workflow.runs.ends import explain
 from workflow.runs.experiment import Experiment, find_experiment, is_imported, unplanned
 from workflow.runs.history import read_object
@@ -28,7 +26,6 @@ from workflow.runs.progress import readable_duration
 from workflow.runs.run_state import DONE, RunState, run_states
 from workflow.slurm import commands as slurm
 from workflow.slurm.commands import explain_wait
-from workflow.slurm.site import site_for, start_command
 from workflow.stacks.verification import stack_notes
 
 HEADER = ("run", "state", "job", "node", "attempt", "step", "s/step", "left", "limit in", "note")
@@ -245,30 +242,3 @@ def _live_lines(snapshot: Snapshot, every_s: float, height: int) -> list[str]:
     hidden = [f"and {len(rows) - len(shown)} more: {summary(more)}"] if len(shown) < len(rows) else []
     end = "all runs are finished" if snapshot.finished else f"every {every_s:g} s; Ctrl-C ends the watch, not the runs"
     return [*table_lines(HEADER, shown, NUMBERS), *hidden, *notes, f"as of {snapshot.time}; {end}"]
-
-
-def require_report(plan: Plan, config: Path) -> Path:
-    """The folder of a plan's finished report; `UserError` if it is missing or of another configuration."""
-    folder = Path(plan.folder)
-    if not (folder / "verdict.json").is_file():
-        profile = site_for(None, plan.config.experiment).profile
-        on_gpus = any(run.spec["workload"]["gpus_per_node"] for run in plan.runs.values())
-        use = "snakemake with its site's profile" if on_gpus and not profile else start_command(config, profile)
-        raise UserError(f"no report yet in {folder}; create it with: {use}")
-    if read_json(folder / "plan.json")["fingerprint"] != plan.fingerprint:
-        raise UserError(f"the report in {folder} was made from another configuration; run snakemake with this one")
-    return folder
-
-
-def verdict(args: argparse.Namespace) -> None:
-    """Run `rolloutbench verdict`."""
-    from analysis.verdict.arm_verdict import ArmVerdict
-    from analysis.verdict.verdict_block import add_to_job_summary, escaped, print_verdict, verdict_markdown
-
-    plan = plan_of(args.config)
-    folder = require_report(plan, args.config or CONFIG)
-    found: VerdictFile = read_file(VerdictFile, folder / "verdict.json", "the report", ("arms", "no_comparison"))
-    verdicts = [ArmVerdict.from_json(dict(one)) for one in found["arms"]]
-    add_to_job_summary(lambda: verdict_markdown(verdicts) or escaped(found["no_comparison"]))
-    print_verdict(verdicts)
-    print_lines(filter(None, [found["no_comparison"], f"report: {folder / 'report.html'}"]))

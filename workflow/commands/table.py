@@ -2,9 +2,80 @@
 
 from __future__ import annotations
 
+from common.files import ROOT
 from workflow.commands.parser import Command
 
 COMMANDS = {
+    "new": Command(
+        "workflow.commands.new_from_script:new",
+        "write a commented configuration, from flags or a launch script",
+        "file --from --stack-python --gpus --nodes --trainer --engines --model --data --columns --rewards --steps "
+        "--partition",
+        "It writes only a valid configuration, and overwrites no file.",
+        (
+            ("new my.yaml", "a small experiment for this machine's CPU, to change"),
+            ("new my.yaml --gpus 8 --partition h100", "for a node of 8 GPUs; also writes profiles/my"),
+            ("new my.yaml --model ./qwen --data train.parquet --rewards mine.py:brevity", "your own parts"),
+            ("new --from run.sh --engines vllm,sglang", "your launch script as an experiment (docs/howto/script.md)"),
+        ),
+    ),
+    "check": Command(
+        "workflow.commands.check_command:check",
+        "say what runs and costs, what this site lacks, and what is impossible or unequal",
+        "config --profile --seconds-per-step --across-nodes --json",
+        "It judges by --profile, else by profiles/<experiment>, if that is in this folder, else by this machine. "
+        "Without a configuration it checks this machine for all stacks.",
+        (
+            ("check my.yaml", "may it start here?"),
+            ("check my.yaml --seconds-per-step 400", "GPU-hours at this pace"),
+            ("check my.yaml --profile profiles/my --json", "by another profile; for a program"),
+            ("check", "this machine and the stacks"),
+            ("check --across-nodes", "submits a short job that tests a node"),
+        ),
+        {0: "nothing is lacking or impossible", 1: "something is lacking or impossible, or a message after `error:`"},
+    ),
+    "run": Command(
+        "workflow.commands.start_runs:run",
+        "start an experiment, or go on with it: Snakemake with the right rules and profile",
+        "config options",
+        "It prints Snakemake's command line first. Results come below results/ of this folder. The profile is "
+        "profiles/<experiment>, if that is in this folder, else this machine's; --profile names another one.",
+        (
+            ("run my.yaml", "all runs, then the report"),
+            ("run my.yaml --dry-run", "what would run; any option of Snakemake's"),
+            ("run my.yaml --profile profiles/local", "on this machine, though profiles/<experiment> is there"),
+        ),
+        {0: "done; Snakemake's own codes otherwise", 1: "Snakemake failed, or a message after `error:`"},
+    ),
+    "status": Command(
+        "workflow.commands.status:status",
+        "show what each run is doing, and why it waits",
+        "config --experiment --every --watch",
+        "Slurm is asked at most every 30 seconds, however many status commands run.",
+        (
+            ("status my.yaml --watch", "a live table until all runs are finished"),
+            ("status my.yaml --every 60", "prints the table every minute"),
+            ("status --experiment my", "reads results/my, without the configuration"),
+        ),
+        {0: "done, or left with Ctrl-C (--watch, --every)"},
+    ),
+    "cancel": Command(
+        "workflow.commands.cancel:cancel_jobs",
+        "cancel an experiment's jobs, or those of some runs",
+        "words --experiment --now",
+        "",
+        (
+            ("cancel my.yaml", "all jobs of this experiment only"),
+            ("cancel my.yaml sglang-s0 sglang-s1", "the jobs of two runs"),
+        ),
+    ),
+    "report": Command(
+        "workflow.commands.finished_report:report",
+        "print a finished report's verdict and path",
+        "config",
+        "",
+        (("report my.yaml", ""),),
+    ),
     "compare": Command(
         "workflow.commands.compare:compare",
         "compare logs: prints the verdict, then writes the report",
@@ -34,74 +105,6 @@ COMMANDS = {
             ("ab run.sh --vary ENGINE=vllm,sglang --set 'OUT=ckpt/{run}' --start", "also starts the runs"),
         ),
     ),
-    "new": Command(
-        "workflow.commands.new_from_script:new",
-        "write a commented configuration, from flags or a launch script",
-        "file --from --stack-python --gpus --nodes --trainer --engines --model --data --columns --rewards --steps "
-        "--partition",
-        "It writes only a valid configuration, and overwrites no file.",
-        (
-            ("new my.yaml", "a small experiment for this machine's CPU, to change"),
-            ("new my.yaml --gpus 8 --partition h100", "for a node of 8 GPUs; also writes profiles/my"),
-            ("new my.yaml --model ./qwen --data train.parquet --rewards mine.py:brevity", "your own parts"),
-            ("new --from run.sh --engines vllm,sglang", "your launch script as an experiment (docs/howto/script.md)"),
-        ),
-    ),
-    "doctor": Command(
-        "workflow.doctor.diagnosis:doctor",
-        "check this machine and this site: what is missing, and the remedy",
-        "config --profile --across-nodes --json",
-        "Without config.yaml or another configuration it checks all stacks, and a missing one is a warning.",
-        (
-            ("doctor", "this machine"),
-            ("doctor my.yaml --profile profiles/my", "what this experiment lacks here is a failure"),
-            ("doctor --across-nodes", "submits a short job that tests a node"),
-        ),
-        {0: "no check failed", 1: "a check failed"},
-    ),
-    "preflight": Command(
-        "workflow.commands.preflight:print_preflight",
-        "show what is impossible, unequal or odd in an experiment, and why",
-        "config --profile --seconds-per-step --json",
-        "",
-        (("preflight my.yaml", ""), ("preflight my.yaml --profile profiles/my --json", "for a program")),
-    ),
-    "plan": Command(
-        "workflow.commands.estimate:print_plan",
-        "list a configuration's runs and their cost",
-        "config --profile --seconds-per-step",
-        "",
-        (("plan my.yaml", ""), ("plan my.yaml --seconds-per-step 400", "GPU-hours at this pace")),
-    ),
-    "status": Command(
-        "workflow.commands.status:status",
-        "show what each run is doing, and why it waits",
-        "config --experiment --every --watch",
-        "Slurm is asked at most every 30 seconds, however many status commands run.",
-        (
-            ("status my.yaml --watch", "a live table until all runs are finished"),
-            ("status my.yaml --every 60", "prints the table every minute"),
-            ("status --experiment my", "reads results/my, without the configuration"),
-        ),
-        {0: "done, or left with Ctrl-C (--watch, --every)"},
-    ),
-    "cancel": Command(
-        "workflow.commands.cancel:cancel_jobs",
-        "cancel an experiment's jobs, or those of some runs",
-        "words --experiment --now",
-        "",
-        (
-            ("cancel my.yaml", "all jobs of this experiment only"),
-            ("cancel my.yaml sglang-s0 sglang-s1", "the jobs of two runs"),
-        ),
-    ),
-    "verdict": Command(
-        "workflow.commands.status:verdict",
-        "print a finished report's verdict and path",
-        "config",
-        "",
-        (("verdict my.yaml", ""),),
-    ),
     "history": Command(
         "workflow.commands.draw_history:history",
         "draw the speed of finished experiments over time, and mark lasting changes",
@@ -113,13 +116,6 @@ COMMANDS = {
             ("history nightly --arm vllm --fail-if-slower 5%", "for CI"),
         ),
         {0: "done; with --fail-if-slower: no such slowdown is marked, or too few experiments", 3: "the arm is slower"},
-    ),
-    "schema": Command(
-        "workflow.commands.rule_commands:schema",
-        "print the configuration's JSON schema",
-        "",
-        "",
-        (("schema", "for an editor"),),
     ),
     # For rules; help does not list them.
     "write-plan": Command(
@@ -138,17 +134,21 @@ COMMANDS = {
         "For rules: prepare data and model with a stack's libraries.",
     ),
     "resolve-settings": Command(
-        "workflow.commands.preflight:resolve",
+        "workflow.commands.rule_commands:resolve",
         "",
         "request --stack --out",
         "For rules: resolve all of a trainer's settings with its stack.",
     ),
     "write-preflight": Command(
-        "workflow.commands.preflight:write_and_summarize",
+        "workflow.commands.rule_commands:write_and_summarize",
         "",
         "request --settings --imported --setup --before --clear --out",
         "For rules: write preflight.json.",
     ),
 }
-# Its old name.
-COMMANDS["headline"] = COMMANDS["verdict"]._replace(meaning="")
+NOW = {
+    **dict.fromkeys(("plan", "doctor", "preflight"), "rolloutbench check"),
+    **dict.fromkeys(("verdict", "headline"), "rolloutbench report"),
+    "schema": f"the file {ROOT / 'workflow' / 'schemas' / 'config.schema.json'}",
+}
+"""What commands of earlier releases are now; those of check and report took the same arguments."""

@@ -186,6 +186,15 @@ def plan_of(file: Path | None) -> Plan:
 def load_plan(raw: Mapping[str, Any]) -> Plan:
     """The plan of Snakemake's configuration, checked against the stacks and the existing files."""
     plan = plan_runs(parse_config(raw), cache(stack_facts))
+    require_there(plan)
+    _check_length("the configuration", raw)
+    for run in plan.all_runs.values():
+        _check_length(f"the specification of run {run.run_id}", run.spec)
+    return plan
+
+
+def require_there(plan: Plan) -> None:
+    """`UserError` for a local source that is not there."""
     for where, source, instead in _local_sources(plan):
         path = local_path(source)
         try:
@@ -197,10 +206,6 @@ def load_plan(raw: Mapping[str, Any]) -> Plan:
         if not (path.is_file() or path.is_dir()):
             # A reader of a pipe would wait forever.
             raise UserError(f"{where}: {source} is neither a file nor a folder; give {instead}")
-    _check_length("the configuration", raw)
-    for run in plan.all_runs.values():
-        _check_length(f"the specification of run {run.run_id}", run.spec)
-    return plan
 
 
 def _local_sources(plan: Plan) -> Iterator[tuple[str, str, str]]:

@@ -170,19 +170,17 @@ def _require_here(nodes: int, gpus: int, env: Mapping[str, str]) -> None:
         )
 
 
-def machine_lacks(specs: Iterable[Mapping[str, Any]]) -> list[str]:
-    """What runs need that this machine does not have, and the remedy."""
-    lacks = []
-    visible = "CUDA_VISIBLE_DEVICES"
-    wanted = dict.fromkeys(
-        (one["workload"].get("nodes", 1), one["workload"]["gpus_per_node"], one["env"].get(visible)) for one in specs
-    )
-    for nodes, gpus, shown in wanted:
+def machine_lacks(specs: Iterable[Mapping[str, Any]]) -> dict[tuple[str, str], list[str]]:
+    """What runs need that this machine does not have, and the remedy -> the arms."""
+    found: dict[tuple[str, str], list[str]] = {}
+    for spec in specs:
+        workload = spec["workload"]
         try:
-            _require_here(nodes, gpus, {} if shown is None else {visible: shown})
+            _require_here(workload.get("nodes", 1), workload["gpus_per_node"], spec["env"])
         except RequestError as error:
-            lacks.append(f"{error.what}; {error.remedy}")
-    return list(dict.fromkeys(lacks))
+            arms = found.setdefault((error.what, error.remedy), [])
+            arms += [spec["arm"]] * (spec["arm"] not in arms)
+    return found
 
 
 def _require_slurm(nodes: int, gpus: int, asked_nodes: int | None, gres: str) -> str:

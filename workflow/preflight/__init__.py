@@ -52,6 +52,11 @@ class PreflightResult(Preflight):
         only_imported = all(imported.issuperset(finding.arms) for finding in self.impossible)
         return f"{self.experiment} cannot {'be compared' if only_imported else 'run'} as it is"
 
+    def with_site(self, findings: Sequence[Finding], unchecked: Sequence[str]) -> PreflightResult:
+        """With what a site's checks found."""
+        merged = tuple(merge_findings([*findings, *self.findings]))
+        return replace(self, findings=merged, unverifiable=(*unchecked, *self.unverifiable))
+
 
 def preflight(
     plan: Plan,
@@ -75,7 +80,7 @@ def preflight(
     cases.sort(key=lambda case: list(config.arms).index(case.arm))
     from workflow.preflight.reward_sources import own_reward_findings  # loads the readers of rewards
 
-    more = [*own_reward_findings(plan), *launch.requests]
+    more = [*own_reward_findings(plan)]
     seeds = _seeds(run.spec for run in plan.all_runs.values())
     seeds = {arm: seeds[arm] for arm in config.arms if arm in seeds}
     more += experiment_findings(seeds, config.imports, config.warmup_steps)
@@ -161,7 +166,7 @@ def _findings(case: Case, launch: LaunchContext) -> list[Finding]:
 
 def _unverifiable(cases: Sequence[Case], launch: LaunchContext) -> list[str]:
     """What could not be checked, and what the check needs."""
-    missing = [*launch.unasked]
+    missing = []
     if waiting := dict.fromkeys(case.arm for case in cases if not (case.imported or case.settings.composed)):
         missing.append(
             f"whether the options of {', '.join(waiting)} exist, and their defaults: not checked yet. When Snakemake "

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 
 from common.dotted import flatten
 from common.files import read_json
-from common.findings import Finding
 from engines import engine_named
 from trainers.cases import Case, StackPins, label_and_point
 from trainers.registry import trainer_named
@@ -37,10 +36,6 @@ class LaunchContext:
     """Arm -> seconds per step."""
     variables: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     """Variable -> (value, who sets it), for all arms alike."""
-    requests: tuple[Finding, ...] = ()
-    """What is wrong with the jobs that the profile requests."""
-    unasked: tuple[str, ...] = ()
-    """What Slurm was not asked, or this machine lacks, and why."""
 
 
 def load_stack_pins(name: str) -> StackPins:

@@ -6,7 +6,6 @@ import ast
 import json
 import os
 import re
-import shlex
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,7 +14,7 @@ from typing import Any, NamedTuple
 import yaml
 
 from common.errors import UserError
-from common.files import ROOT, is_checkout
+from common.files import ROOT
 from common.messages import did_you_mean
 from workflow.slurm import commands as slurm
 from workflow.slurm.commands import SlurmError
@@ -145,15 +144,6 @@ def site_for(profile: Path | None, experiment: str = "") -> Site:
     if profile is None and experiment and any((own / name).is_file() for name in _file_names(own)):
         profile = own
     return Site() if profile is None else read_site(profile)
-
-
-def start_command(config: Path, profile: Path | None) -> str:
-    """The snakemake command that starts an experiment, from this folder; None: on this machine."""
-    # Elsewhere than in the checkout its rules are named.
-    rules = Path("workflow", "Snakefile")
-    there = ["-s", str(ROOT / rules)] if is_checkout() and not rules.is_file() else []
-    used = profile or Path(ROOT if there else "", "profiles", "local")
-    return shlex.join(["snakemake", *there, "--profile", str(used), "--configfile", str(config)])
 
 
 def unknown_profile(name: str) -> str:

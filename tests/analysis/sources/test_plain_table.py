@@ -273,7 +273,7 @@ def test_the_flags_are_saved_and_planned(tmp_path, monkeypatch, capsys):
     assert main(["compare", "a.csv", "b.csv", *flags]) == 0
     assert "0.77x" in capsys.readouterr().out
     assert "step_seconds: took" in Path("mine.yaml").read_text() and "unit: ms" in Path("mine.yaml").read_text()
-    assert main(["plan", "mine.yaml"]) == 0
+    assert main(["check", "mine.yaml"]) == 0
 
 
 def verdict_of(capsys, *given):
@@ -323,7 +323,7 @@ def test_an_export_of_several_runs_gives_the_named_one(tmp_path, capsys, monkeyp
         read(Path("export.csv"))
     assert main(["compare", "vllm-a=export.csv", "c=export.csv", "--verdict-only", "--save", "mine.yaml"]) == 0
     assert "0.76x" in capsys.readouterr().out
-    assert main(["plan", "mine.yaml"]) == 0
+    assert main(["check", "mine.yaml"]) == 0
 
 
 @pytest.mark.parametrize("by", ["run", "Engine"])
@@ -358,7 +358,7 @@ def test_a_table_with_a_trainers_names_is_of_that_trainer(tmp_path, form, first,
     steps = pd.read_parquet(next(Path("out").glob("runs/b-*/steps.parquet")))
     (own_s,) = steps[(steps["step"] == 3) & (steps["name"] == "step/gen")]["exclusive_s"]
     assert own_s == 5.0, "generate_sequences is within gen"
-    assert main(["plan", "mine.yaml"]) == 0
+    assert main(["check", "mine.yaml"]) == 0
     assert read(Path(files[0]), trainer="mine").tree is not None, "an arm of another trainer"
 
 

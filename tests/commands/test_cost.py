@@ -1,4 +1,4 @@
-"""What `rolloutbench plan` says before anything is spent."""
+"""What `rolloutbench check` says before anything is spent."""
 
 import time
 from pathlib import Path
@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 import yaml
 
-from common.errors import UserError
-from workflow.commands.estimate import plan_lines
+from workflow.commands.run_costs import cost_lines, cost_of
 from workflow.config.plan import load_plan
 from workflow.runs.locks import try_lock
+from workflow.slurm.site import site_for
 
 from ..runs.make_runs import MadeRun, answer, write
 from ..two_arms import two_arms
@@ -32,10 +32,9 @@ def planned(**changes):
 
 
 def told(plan, given=None, profile="site"):
-    """The printed lines, in words, below the one that names the profile."""
-    judged, _, *lines = plan_lines(plan, Path(profile) if profile else None, given)
-    assert judged == (f"by profile {profile}" if profile else "by this machine (no --profile)")
-    return [line.split() for line in lines]
+    """The printed lines, in words."""
+    site = site_for(Path(profile) if profile else None, plan.config.experiment)
+    return [line.split() for line in cost_lines(cost_of(plan, site, given))]
 
 
 def made(results, plan, run_id):
@@ -47,7 +46,6 @@ def test_nothing_is_known_before_anything_ran(results):
     assert lines[0] == ["run", "trainer", "engine", "stack", "steps", "GPUs", "s/step", "time", "GPU-h", "next"]
     assert lines[2] == ["vllm-s0", "trl", "vllm", "trl-vllm-cpu", "10", "16", "?", "?", "?", "submit"]
     text = "\n".join(" ".join(line) for line in lines)
-    assert "4 runs of experiment mine" in text
     assert "submit 4 ?" in text
     assert "not measured yet; give your own with --seconds-per-step X" in text
     assert "GPUs and walltime: as site asks for each run" in text
@@ -105,7 +103,7 @@ def test_a_job_in_slurm_is_attached_to_or_waited_for(results):
     )
     answer(results, [], asked=time.time() - 3600, error="down")
     assert " ".join(told(plan)[2]).endswith("attach: Slurm job 1, if it still exists")
-    assert any("the state of its jobs is unknown" in line for line in plan_lines(plan, None, None))
+    assert any("the state of its jobs is unknown" in line for line in map(" ".join, told(plan, profile=None)))
 
 
 def test_seconds_are_those_of_the_same_factors_then_of_the_arm_then_the_given_ones(results):
@@ -118,18 +116,3 @@ def test_seconds_are_those_of_the_same_factors_then_of_the_arm_then_the_given_on
     assert rows["transformers-temperature=1.0-s1"][6] == "~7.00"
     more = planned(sweep={"workload.temperature": [0.5, 1.0, 2.0]})
     assert next(line for line in told(more) if line[:1] == ["vllm-temperature=2.0-s0"])[6] == "~20.0"
-
-
-def test_a_request_that_can_never_run_is_refused_and_one_of_a_finished_run_is_not(results):
-    plan = planned(seeds=[0])
-    train = {"slurm_partition": "h100", "cpus_per_task": 2, "account": "lab", "nodes": 1}
-    site = {"executor": "slurm", "set-resources": {"train": train}}
-    Path("site/config.yaml").write_text(yaml.safe_dump(site))
-    with pytest.raises(UserError) as refused:
-        told(plan)
-    said = str(refused.value).splitlines()
-    assert said[0].startswith("train: has no key account; did you mean slurm_account?")
-    assert "no runtime, the walltime of one job; write runtime: 20h" in said[1] and len(said) == 2
-    for run_id in plan.runs:
-        made(results, plan, run_id).job().end("finished").attempt(steps=10).done()
-    assert told(plan)[-1]

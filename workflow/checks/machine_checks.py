@@ -11,92 +11,103 @@ import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
 from common.files import ROOT, is_checkout, write_text
+from common.findings import Finding
 from common.redaction import without_secrets
-from workflow.doctor import DoctorCheck, Outcome, failed, failed_if, on_node, passed, warning
-from workflow.doctor.slurm_checks import SlurmSite
+from common.verdicts import count_of
+from workflow.checks import Outcome, SiteCheck, Unchecked, lacking, on_node
+from workflow.checks.slurm_checks import SlurmSite
+from workflow.checks.stack_checks import is_built
 from workflow.runs.locks import try_lock
-from workflow.stacks import Stack, built_dir
+from workflow.stacks import Stack
 from workflow.stacks.definition import STACKS
 from workflow.stacks.uv import HOW_TO_SET_SOURCES, Uv, configured_uv, end_of_output
 
 _INDEX_TIMEOUT_S = 8
+_JOB_S = 30
+ACROSS_NODES = "rolloutbench check --across-nodes"
 
 
-def machine_checks(stacks: Sequence[Stack], required: bool, site: SlurmSite) -> list[DoctorCheck]:
+def machine_checks(stacks: Sequence[Stack], required: bool, site: SlurmSite) -> list[SiteCheck]:
     """The checks of the machine; `required`: the experiment trains in these stacks."""
-    return [
-        DoctorCheck("machine", "installation", lambda: installation(required)),
-        DoctorCheck("machine", "disk", lambda: disk(stacks, required)),
-        DoctorCheck("machine", "folders", lambda: folders(os.environ | site.exports)),
-        DoctorCheck("machine", "interfaces", lambda: interfaces(os.environ | site.exports, site)),
-        DoctorCheck("machine", "package index", lambda: package_index(configured_uv())),
-    ]
+    missing = [stack for stack in stacks if not is_built(stack)]
+    checks = {
+        "installation": lambda: installation(required),
+        "disk": lambda: disk(missing if required else []),
+        "folders": lambda: folders(os.environ | site.exports),
+        "interfaces": lambda: interfaces(os.environ | site.exports, site),
+    }
+    if missing or not required:
+        checks["package index"] = lambda: package_index(configured_uv())
+    return [SiteCheck(name, action) for name, action in checks.items()]
 
 
 def installation(required: bool) -> Outcome:
-    """Whether this program runs from a checkout: training needs one; `compare`, `new` and `plan` do not."""
+    """Whether this program runs from a checkout: training needs one; `compare`, `new` and `check` do not."""
     if is_checkout():
-        return passed(f"a checkout, {ROOT}")
+        return f"a checkout, {ROOT}"
     remedy = "to train, clone the repository, run `make venv` there, and use the programs of its .venv"
-    return failed_if(required, "without a checkout: it compares, plans and checks, but cannot train", remedy)
+    return lacking("installation", "without a checkout: it compares and checks, but cannot train", remedy, required)
 
 
-def disk(stacks: Sequence[Stack], required: bool) -> Outcome:
+def disk(missing: Sequence[Stack]) -> Outcome:
     """Whether there is space for the stacks that are not built yet."""
     there = _existing(STACKS)
     free_gib = shutil.disk_usage(there).free / 2**30
-    missing = [stack for stack in stacks if not (built_dir(stack, STACKS) / "verify.json").is_file()]
     need_gib = sum(stack.disk_gib for stack in missing)
     found = f"{free_gib:.0f} GiB free in {there}"
     if missing:
-        found += f"; {need_gib:.0f} GiB for {len(missing)} of {len(stacks)} stacks that are not built"
+        found += f"; {need_gib:.0f} GiB for {count_of(len(missing), 'stack')} to build"
     if not os.access(there, os.W_OK):
-        return failed(f"{there} cannot be written", "work in a folder of your own")
+        return lacking("disk", f"{there} cannot be written", "work in a folder of your own")
     if free_gib >= need_gib:
-        return passed(found)
-    return failed_if(required, found, "free some space there, or link .stacks to a larger disk")
+        return found
+    return lacking("disk", found, "free some space there, or link .stacks to a larger disk")
 
 
 def folders(variables: Mapping[str, str]) -> Outcome:
     """Whether the folders into which a training writes can be written."""
     named = [f"{name} {variables[name]}" for name in on_node.FOLDERS if variables.get(name)]
-    return node_problem(on_node.unwritable_folders(variables), []) or passed(", ".join(named))
+    return node_problem(on_node.unwritable_folders(variables), []) or ", ".join(named)
 
 
 def interfaces(variables: Mapping[str, str], site: SlurmSite) -> Outcome:
     """Whether this machine has the network interfaces that NCCL and Gloo are told to use."""
     wrong = [*on_node.missing_interfaces(variables)]
     if wrong and site.is_here and "SLURM_JOB_ID" not in variables:
-        return warning(f"not checked: {wrong[0]}, and runs train on other nodes", "rolloutbench doctor --across-nodes")
-    own = ", ".join(name for _, name in socket.if_nameindex())
-    return node_problem([], wrong) or passed(own)
+        raise Unchecked(f"{wrong[0]}, and runs train on other nodes: {ACROSS_NODES}")
+    return node_problem([], wrong) or ", ".join(name for _, name in socket.if_nameindex())
 
 
-def node_problem(unwritable: Sequence[str], wrong: Sequence[str]) -> Outcome | None:
-    """The failure of a machine on which a training cannot write, or cannot use the network."""
+def node_problem(unwritable: Sequence[str], wrong: Sequence[str]) -> Sequence[Finding]:
+    """What a machine lacks on which a training cannot write, or cannot use the network."""
+    found: list[Finding] = []
     if unwritable:
-        return failed(f"cannot be written: {', '.join(unwritable)}", "set it to a folder on a shared disk with space")
-    return failed("; ".join(wrong), "name one of them in the profile's setup script") if wrong else None
+        remedy = "set it to a folder on a shared disk with space"
+        found += lacking("folders", f"cannot be written: {', '.join(unwritable)}", remedy)
+    if wrong:
+        found += lacking("interfaces", "; ".join(wrong), "name one of them in the profile's setup script")
+    return found
 
 
 def package_index(uv: Uv) -> Outcome:
     """Whether the package sources of pip's settings answer a query for one package's versions."""
     sources = uv.sources
     if "--no-index" in uv.arguments:
-        return passed(f"not asked, as pip's settings say: {sources}")
+        return f"not asked, as pip's settings say: {sources}"
     quick = {"UV_HTTP_TIMEOUT": str(_INDEX_TIMEOUT_S), "UV_HTTP_RETRIES": "0", "UV_NO_PROGRESS": "1"}
     asked = ["pip", "compile", "-", "--quiet", "--no-deps", "--no-build", "--no-header", "--no-cache", "--no-config"]
     status, output = replace(uv, environ={**uv.environ, **quick}).run(asked, stdin="packaging\n")
     if status == 0:
-        return passed(sources)
+        return sources
     why = without_secrets(" ".join(end_of_output(output, 3).split()))
-    return failed(
+    return lacking(
+        "package-index",
         f"{sources} does not answer: {why}",
         f"{HOW_TO_SET_SOURCES} Behind a proxy: HTTPS_PROXY. Without a network: docs/offline.md",
     )
@@ -106,29 +117,22 @@ def _existing(folder: Path) -> Path:
     return next(path for path in (folder.absolute(), *folder.absolute().parents) if path.is_dir())
 
 
-_JOB_S = 30
-
-
-def file_checks(results: Path, site: SlurmSite, across_nodes: bool) -> list[DoctorCheck]:
+def file_checks(results: Path, site: SlurmSite, across_nodes: bool, unasked: bool) -> list[SiteCheck]:
+    """The checks of the file system of the results; `unasked`: what runs here does not use Slurm."""
     folder = _existing(results)
-    checks: dict[str, Callable[[], Outcome]] = {"locks": lambda: locks(folder), "rename": lambda: rename(folder)}
-    if site.is_here:
-        checks["across nodes"] = lambda: (
-            from_a_node(folder, site)
-            if across_nodes
-            else warning("not checked", "rolloutbench doctor --across-nodes runs a job of a few seconds")
-        )
-    return [DoctorCheck("files", name, action) for name, action in checks.items()]
+    checks = [SiteCheck("locks", lambda: locks(folder)), SiteCheck("rename", lambda: rename(folder))]
+    if across_nodes or (site.is_here and not unasked):
+        checks.append(SiteCheck("across nodes", lambda: from_a_node(folder, site, across_nodes)))
+    return checks
 
 
 def locks(folder: Path) -> Outcome:
     """Whether a second holder is refused a file's lock; a `UserError` if the file system has no locks."""
     with _own_folder(folder) as own, _held(own / "lock"):
         if try_lock(own / "lock") is None:
-            return passed(f"work in {folder}")
-    return failed(
-        f"{folder} gives one lock to two holders", "ask for a mount with locks (Lustre: flock; NFS: without nolock)"
-    )
+            return f"work in {folder}"
+    remedy = "ask for a mount with locks (Lustre: flock; NFS: without nolock)"
+    return lacking("locks", f"{folder} gives one lock to two holders", remedy)
 
 
 def rename(folder: Path) -> Outcome:
@@ -137,19 +141,22 @@ def rename(folder: Path) -> Outcome:
         for text in ("old", "new"):
             write_text(own / "file", text)
         if (own / "file").read_text() == "new" and len(list(own.iterdir())) == 1:
-            return passed("replaces a file in one step")
-    return failed(f"a rename in {folder} does not replace the file", "work in a folder on another file system")
+            return "replaces a file in one step"
+    what = f"a rename in {folder} does not replace the file"
+    return lacking("rename", what, "work in a folder on another file system")
 
 
-def from_a_node(folder: Path, site: SlurmSite) -> Outcome:
+def from_a_node(folder: Path, site: SlurmSite, wanted: bool) -> Outcome:
     """Whether locks, renames, folders and interfaces work on a node of the profile's partition."""
+    if not wanted:
+        raise Unchecked(f"{ACROSS_NODES} runs a job of a few seconds")
     request = site.request
     partition = (request.light.get("slurm_partition") if request else "") or site.requested("partition")
     mark = secrets.token_hex(8)
     with _own_folder(folder) as own, _held(own / "lock"):
         write_text(own / "renamed", "old")
         write_text(own / "renamed", mark)
-        command = ["srun", "--job-name=rolloutbench-doctor", "--nodes=1", "--ntasks=1", "--time=1"]
+        command = ["srun", "--job-name=rolloutbench-check", "--nodes=1", "--ntasks=1", "--time=1"]
         command += [f"--immediate={_JOB_S}"]
         command += [f"--partition={partition}"] if partition else []
         setup = json.dumps(site.exports)
@@ -157,17 +164,17 @@ def from_a_node(folder: Path, site: SlurmSite) -> Outcome:
         report = own / "report"
         if code != 0 or not report.is_file():
             why = " ".join(text.split())[-200:] or f"srun ended with {code}"
-            return warning(f"not checked, the job gave no result: {why}", "try again when a node is free")
+            raise Unchecked(f"the job gave no result: {why}; try again when a node is free")
         found = json.loads(report.read_text())
     if not found["read"]:
-        return failed(
-            f"{found['host']} reads the old file after a rename here", "work on a coherent file system (NFS: actimeo=0)"
-        )
+        what = f"{found['host']} reads the old file after a rename here"
+        return lacking("across-nodes", what, "work on a coherent file system (NFS: actimeo=0)")
     if not found["refused"]:
-        return failed(f"{found['host']} gets a lock that is held here", "ask for a mount with locks (Lustre: flock)")
+        what = f"{found['host']} gets a lock that is held here"
+        return lacking("across-nodes", what, "ask for a mount with locks (Lustre: flock)")
     if problem := node_problem(found["unwritable"], found["interfaces"]):
         return problem
-    return passed(f"{found['host']} respects the locks and sees the renames of this machine")
+    return f"{found['host']} respects the locks and sees the renames of this machine"
 
 
 def _run_job(command: list[str]) -> tuple[int, str]:
@@ -184,7 +191,7 @@ def _run_job(command: list[str]) -> tuple[int, str]:
 
 @contextmanager
 def _own_folder(folder: Path) -> Iterator[Path]:
-    own = Path(tempfile.mkdtemp(prefix=".doctor-", dir=folder))
+    own = Path(tempfile.mkdtemp(prefix=".check-", dir=folder))
     try:
         yield own
     finally:

@@ -10,15 +10,18 @@ from functools import cached_property, partial
 from typing import Any
 
 from common.files import user_name
-from workflow.doctor import DoctorCheck, Outcome, failed, failed_if, passed, warning
-from workflow.head.train_rule import request_errors
+from common.findings import Finding
+from workflow.checks import Outcome, SiteCheck, Unchecked, lacking, site_finding
+from workflow.head.train_rule import exposed, machine_lacks, request_errors
 from workflow.preflight.variables import exported
 from workflow.slurm import commands as slurm
 from workflow.slurm.commands import SlurmError, seconds_of
 from workflow.slurm.request import Request
+from workflow.slurm.sbatch import WHERE
 from workflow.slurm.site import Site, refusals
 
 PROGRAMS = ("sbatch", "squeue", "scontrol", "scancel")
+_NEVER = "the job would be rejected, or wait forever, after the stacks are built"
 
 
 @dataclass
@@ -57,100 +60,118 @@ class SlurmSite:
         return {name.strip(): value.strip() for name, _, value in pairs}
 
 
-def slurm_checks(site: SlurmSite) -> list[DoctorCheck]:
-    """The checks of the site's Slurm; a single one if there is none."""
+def slurm_checks(request: Site, site: SlurmSite, required: bool) -> list[SiteCheck]:
+    """The checks of the request for the runs, and of the site's Slurm if there is one and an experiment uses it."""
+    checks = [SiteCheck("request", lambda: requested(request, site.runs))]
+    if required and site.request is None:
+        return checks
     if not site.is_here:
-        none = passed("none on PATH: runs train on this machine, with --profile profiles/local", "")
-        alone = [DoctorCheck("Slurm", "Slurm", lambda: none)]
-        return [*alone, *([DoctorCheck("Slurm", "request", lambda: request(site))] if site.request else [])]
-    checks = {
-        "Slurm": slurmctld,
-        "request": request,
-        "sbatch": sbatch,
-        "limits": limits,
-        "TaskPlugin": task_plugin,
-    }
-    return [DoctorCheck("Slurm", name, partial(_unless_silent, check, site)) for name, check in checks.items()]
+        return [*checks, SiteCheck("Slurm", lambda: no_slurm(site))]
+    of_slurm = {"Slurm": slurmctld, "sbatch": sbatch, "limits": limits, "TaskPlugin": task_plugin}
+    return [*checks, *(SiteCheck(name, partial(_unless_silent, check, site)) for name, check in of_slurm.items())]
 
 
 def _unless_silent(check: Callable[[SlurmSite], Outcome], site: SlurmSite) -> Outcome:
     try:
         return check(site)
-    except SlurmError:  # the check `Slurm` says why
-        return warning("not checked: Slurm does not answer", "follow the remedy of `Slurm` above")
+    except SlurmError as error:  # the check `Slurm` says more
+        raise Unchecked(f"Slurm does not answer ({error})") from None
+
+
+def no_slurm(site: SlurmSite) -> Outcome:
+    """What a machine without Slurm's programs lacks: nothing, unless the profile submits to Slurm."""
+    if site.request is None:
+        return "none on PATH: runs train on this machine"
+    what = f"{site.request.profile} submits to Slurm, and none of its programs is on PATH"
+    return lacking("slurm", what, "work on a login node, or load the site's module of Slurm")
 
 
 def slurmctld(site: SlurmSite) -> Outcome:
     """Whether Slurm's programs exist and slurmctld answers."""
     if absent := [name for name in PROGRAMS if not shutil.which(name)]:
-        return failed(f"{', '.join(absent)} not on PATH", "load the site's module of Slurm, or work on a login node")
+        remedy = "load the site's module of Slurm, or work on a login node"
+        return lacking("slurm", f"{', '.join(absent)} not on PATH", remedy)
     try:
         jobs = slurm.queue()
     except SlurmError as error:
         # A machine may have Slurm's programs and no cluster: only a profile for Slurm needs one.
-        return failed_if(
-            site.request is not None,
-            f"slurmctld does not answer: {error}",
-            "work on a login node; ask the administrator if it lasts",
-        )
+        remedy = "work on a login node; ask the administrator if it lasts"
+        return lacking("slurm", f"slurmctld does not answer: {error}", remedy, site.request is not None)
     release = site.settings.get("SLURM_VERSION", "of an unknown release")
-    return passed(f"{release}, cluster {site.settings.get('ClusterName', '?')}; {len(jobs)} jobs of yours in the queue")
+    return f"{release}, cluster {site.settings.get('ClusterName', '?')}; {len(jobs)} jobs of yours in the queue"
 
 
-def request(site: SlurmSite) -> Outcome:
-    """Whether the profile's request for training can be read, and fits the experiment's runs."""
-    if site.request is None:
-        return passed("no profile to read")
-    found = request_errors(site.request, site.runs) if site.runs else {}
-    found = found or {(error.what, error.remedy): [] for error in site.requests[0].errors}
-    if found:
-        whats = [", ".join(arms) + ": " * bool(arms) + what for (what, _), arms in found.items()]
-        return failed("; ".join(whats), "; ".join(dict.fromkeys(remedy for _, remedy in found)))
-    jobs, slots = site.request.jobs, site.request.slots
-    if site.request.on_slurm and jobs and not 0 < slots < jobs:
-        return warning(
-            f"jobs: {jobs} counts launchers, imports and light jobs together, and train_slots is "
-            f"{slots or 'not set'}: launchers that wait would leave no place for stacks, collect and report",
-            f"in {site.request.profile}/config.yaml, set jobs above train_slots and import_slots together",
+def requested(site: Site, runs: Sequence[Mapping[str, Any]]) -> Outcome:
+    """Whether the request for training can be read, and fits the runs; without a profile, whether this machine does."""
+    if not site.on_slurm and runs:
+        found = {"machine": machine_lacks(runs), "ports": exposed(site, runs)}
+        if lacks := [
+            one
+            for code, some in found.items()
+            for (what, remedy), arms in some.items()
+            for one in site_finding("lacking", code, what, remedy, arms)
+        ]:
+            return lacks
+    if site.profile is None:
+        return "no profile to read"
+    errors = request_errors(site, runs) if runs else {(one.what, one.remedy): [] for one in site.request().errors}
+    if errors:
+        return [
+            Finding("impossible", "slurm-request", tuple(arms), what, _NEVER, f"{site.profile}, {WHERE}", remedy)
+            for (what, remedy), arms in errors.items()
+        ]
+    if site.on_slurm and site.jobs and not 0 < site.slots < site.jobs:
+        return site_finding(
+            "odd",
+            "train-slots",
+            f"jobs: {site.jobs} counts launchers, imports and light jobs together, and train_slots is "
+            f"{site.slots or 'not set'}: launchers that wait would leave no place for stacks, collect and report",
+            f"in {site.profile}/config.yaml, set jobs above train_slots and import_slots together",
         )
-    return passed(f"{len(site.request.train)} keys of train: in {site.request.profile}")
+    return f"{len(site.train)} keys of train: in {site.profile}"
 
 
 def sbatch(site: SlurmSite) -> Outcome:
     """Whether Slurm would accept one job of each kind."""
     if site.request is None:
-        return passed("not asked: no profile")
+        return "not asked: no profile"
     try:
         refused, accepted = refusals(site.request, site.runs)
     except SlurmError as error:
-        return warning(f"not asked: {error}", "try again when Slurm answers")
-    if refused:
-        return failed(
-            "; ".join(f"{one.jobs}: {one.error}" for one in refused), "; ".join({one.remedy: 0 for one in refused})
+        raise Unchecked(f"--test-only: Slurm was not asked ({error})") from None
+    every = tuple(dict.fromkeys(run["arm"] for run in site.runs))
+    source = f"{site.request.profile}, {WHERE}"
+    return [
+        Finding(
+            "impossible",
+            "slurm-refuses",
+            one.arms or every,
+            f"sbatch refuses {one.jobs}: {one.error}",
+            _NEVER,
+            source,
+            one.remedy,
         )
-    return passed(f"--test-only accepts {', '.join(accepted)}")
+        for one in refused
+    ] or f"--test-only accepts {', '.join(accepted)}"
 
 
 def limits(site: SlurmSite) -> Outcome:
     """Whether the limits of this user, account and QOS allow the profile's jobs."""
-    try:
-        rows = _accounts(site)
-        names = {site.requested("qos") or row.get("DefaultQOS", "") for row in rows}
-        rows += [row for row in _sacctmgr("qos", *_QOS) if row["Name"] in names]
-    except SlurmError as error:
-        return warning(f"unknown: {error}", "ask the administrator how many jobs you may submit")
+    rows = _accounts(site)
+    names = {site.requested("qos") or row.get("DefaultQOS", "") for row in rows}
+    rows += [row for row in _sacctmgr("qos", *_QOS) if row["Name"] in names]
     found = [f"{key} {row[key]}" for row in rows for key in _LIMITS if row.get(key)]
     shown = ", ".join(dict.fromkeys(found)) or "none for this user"
     if exceeded := [text for row in rows for text in _exceeded(site, row)]:
-        return failed("; ".join(exceeded), "lower the request in the profile, or set another slurm_account or qos")
+        return lacking(
+            "limits", "; ".join(exceeded), "lower the request in the profile, or set another slurm_account or qos"
+        )
     fewest = min((int(row["MaxSubmit"]) for row in rows if row.get("MaxSubmit", "").isdigit()), default=None)
     slots = site.request.slots if site.request else 0
     if fewest is not None and slots > fewest and site.request:
-        return warning(
-            f"{shown}, but the profile submits up to {slots} jobs",
-            f"set train_slots={fewest} in {site.request.profile}/config.yaml",
-        )
-    return passed(shown)
+        what = f"{shown}, but the profile submits up to {slots} jobs"
+        return site_finding("odd", "limits", what, f"set train_slots={fewest} in {site.request.profile}/config.yaml")
+    return shown
 
 
 _LIMITS = ("MaxJobs", "MaxSubmit", "MaxWall", "GrpTRES", "MaxTRES", "MaxTRESPU")
@@ -198,8 +219,10 @@ def task_plugin(site: SlurmSite) -> Outcome:
     """Whether jobs that share a node are bound to their own CPUs."""
     kind = site.settings.get("TaskPlugin", "")
     if any(plugin in kind for plugin in ("cgroup", "affinity")):
-        return passed(kind)
-    return warning(
-        f"{kind or 'none'}: jobs on one node share its CPUs and disturb each other's timings",
+        return kind
+    return site_finding(
+        "odd",
+        "task-plugin",
+        f"TaskPlugin {kind or 'none'}: jobs on one node share its CPUs and disturb each other's timings",
         "train on whole nodes, or ask the administrator for TaskPlugin=task/cgroup,task/affinity",
     )

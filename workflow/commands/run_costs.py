@@ -1,28 +1,23 @@
-"""Estimates what snakemake would do if it started now, and the cost of that; prints it for `rolloutbench plan`."""
+"""Estimates what snakemake would do if it started now, and the cost of that."""
 
 from __future__ import annotations
 
-import argparse
 import math
 import re
 import statistics
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
-from pathlib import Path
+from typing import Any
 
 from common.errors import UserError
 from common.messages import join_first, table_lines
 from common.model_facts import model_facts
-from common.retry import READ_PATIENCE_S, retry_io
-from common.shown import print_lines
 from common.verdicts import count_of
 from workflow.commands.status import readable_step
 from workflow.config.finished_before import finished_before
-from workflow.config.plan import Plan, plan_of
+from workflow.config.plan import Plan
 from workflow.config.planned_run import PlannedRun
-from workflow.head.train_rule import exposed, machine_lacks, require_requests
 from workflow.runs.experiment import Outlook, is_imported, outlook, planned_experiment
 from workflow.runs.history import steps_of
 from workflow.runs.orders import QueueReport
@@ -30,7 +25,7 @@ from workflow.runs.paths import RunPaths
 from workflow.runs.progress import readable_duration
 from workflow.runs.run_state import RunState, run_states
 from workflow.slurm.sbatch import gpus_of_gres
-from workflow.slurm.site import Site, site_for
+from workflow.slurm.site import Site
 from workflow.stacks.verification import stack_notes
 
 _CHECKPOINT = re.compile(r"(?:checkpoint-|global_step_)(\d+)")
@@ -143,31 +138,51 @@ def _saved_step(run: RunPaths, fingerprint: str, last_step: int) -> int:
     return max(steps, default=last_step if names else 0)
 
 
-def print_plan(args: argparse.Namespace) -> None:
-    """Run `rolloutbench plan`."""
-    from workflow.config.entry import require_readable, require_sources  # loads the readers of logs
-
-    require_pace(args.seconds_per_step)
-    plan = plan_of(args.config)
-    require_readable(plan)
-    require_sources(plan)
-    lines = partial(plan_lines, plan, args.profile, args.seconds_per_step)
-    print_lines(retry_io(lines, "the results", READ_PATIENCE_S, for_others=False))
-
-
 def require_pace(seconds_per_step: float | None) -> None:
     """`UserError` for an impossible `--seconds-per-step`."""
     if seconds_per_step is not None and not 0 < seconds_per_step < float("inf"):
         raise UserError(f"--seconds-per-step must be more than 0 (got {seconds_per_step:g})")
 
 
-def plan_lines(plan: Plan, profile: Path | None, given_step_s: float | None) -> list[str]:
-    """All lines of `rolloutbench plan`."""
-    site = site_for(profile, plan.config.experiment)
+@dataclass(frozen=True)
+class Cost:
+    """What each run of a plan would do now, and cost."""
+
+    plan: Plan
+    site: Site
+    estimates: list[Estimate]
+    ahead: Outlook
+    unavailable: str
+    """Why Slurm's jobs are unknown; empty if they are known."""
+
+    @property
+    def starting(self) -> list[dict[str, Any]]:
+        """The specifications of the runs that would be submitted."""
+        return [one.run.spec for one in self.estimates if one.action in (*_STARTS, "if needed")]
+
+    @property
+    def paces(self) -> dict[str, float]:
+        """Arm -> seconds per step, as far as it is known."""
+        return {one.run.spec["arm"]: one.pace.step_s for one in reversed(self.estimates) if one.pace.step_s is not None}
+
+    def as_json(self) -> list[dict[str, Any]]:
+        """The output of `--json`: a run each."""
+        return [
+            {
+                "run": one.run.run_id,
+                "action": one.action_text,
+                "gpus": one.gpus,
+                "step_s": one.pace.step_s,
+                "steps_left": one.steps_left,
+                "gpu_hours": one.gpu_hours,
+            }
+            for one in self.estimates
+        ]
+
+
+def cost_of(plan: Plan, site: Site, given_step_s: float | None) -> Cost:
+    """The cost of a plan on a site; `given_step_s`: of arms without a measured step."""
     estimates, report = estimates_of(plan, site, given_step_s)
-    starting = [one.run.spec for one in estimates if one.action in _STARTS]
-    open_ports = exposed(site, starting)
-    require_requests(site, starting, allowed={what for what, _ in open_ports})
     ahead = outlook(plan)
     certain = plan.first_pairs(ahead.wanted)
     estimates = [
@@ -176,30 +191,28 @@ def plan_lines(plan: Plan, profile: Path | None, given_step_s: float | None) -> 
         else one
         for one in estimates
     ]
+    return Cost(plan, site, estimates, ahead, report.unavailable or "")
+
+
+def cost_lines(cost: Cost) -> list[str]:
+    """The table of runs, the totals by action, and what the numbers rest on."""
+    plan, site, estimates = cost.plan, cost.site, cost.estimates
     experiment = planned_experiment(plan)
     done = {run.run_id for run in experiment.imports if is_imported(experiment, run)}
     imported = [_import_row(run, run.run_id in done) for run in plan.imports.values()]
     table = table_lines(_HEADER, [*map(_row, estimates), *imported], _NUMBERS)
     totals = table_lines(("next", "runs", "time", "GPU-h"), _totals(estimates), _NUMBERS) if estimates else []
     notes = [
-        *_pair_notes(plan, ahead, estimates),
+        *_pair_notes(plan, cost.ahead, estimates),
         *_model_notes(estimates),
         *_site_notes(site, estimates),
-        *([] if site.profile else machine_lacks(starting)),
-        *(
-            f"{what}; {remedy}; snakemake starts none of {join_first(arms, 3)} until then"
-            for (what, remedy), arms in open_ports.items()
-        ),
         *_pace_notes(estimates),
         *_walltime_notes(estimates, site),
     ]
-    if report.unavailable:
-        notes.append(f"{report.unavailable}: the state of its jobs is unknown; snakemake asks again before it submits")
-    counts = [(len(estimates), ""), (len(imported), "imported ")] if imported else [(len(estimates), "")]
-    runs = " and ".join(f"{n} {kind}run{'s' * (n != 1)}" for n, kind in counts if n or not imported)
-    count = f"{runs} of experiment {plan.config.experiment}"
+    if cost.unavailable:
+        notes.append(f"{cost.unavailable}: the state of its jobs is unknown; snakemake asks again before it submits")
     notes += stack_notes(experiment.stacks)
-    return [site.label, "", *table, "", count, *totals, *(f"- {note}" for note in notes)]
+    return [*table, "", *totals, *(f"- {note}" for note in notes)]
 
 
 def _pair_notes(plan: Plan, ahead: Outlook, estimates: Sequence[Estimate]) -> list[str]:
