@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -321,19 +320,3 @@ def _verify_verdicts(verify: Mapping[str, Any] | None, stack: str) -> list[Verdi
 
 def _optional(path: Path) -> dict[str, Any] | None:
     return read_json_object(path, "the pipeline") if path.is_file() else None
-
-
-def length_counts(runs: Sequence[Run], wide: pd.DataFrame) -> pd.DataFrame:
-    """How many responses of the counted steps of `wide` have a length, by arm: arm, value, count."""
-    counted = wide.loc[wide["counted"].astype(bool), ["run_id", "step"]]
-    steps = {str(run_id): of.to_numpy() for run_id, of in counted.groupby("run_id", sort=False)["step"]}
-    counts = dict[str, Counter[float]]()
-    # Run by run: the lengths of a thousand runs take hundreds of MB.
-    for run in runs:
-        if run.run_id in steps:
-            step, value = run.lengths
-            number, times = np.unique(value[np.isin(step, steps[run.run_id])], return_counts=True)
-            if len(number):
-                counts.setdefault(run.arm, Counter()).update(dict(zip(number.tolist(), times.tolist(), strict=True)))
-    rows = [(arm, value, count) for arm, of in counts.items() for value, count in of.items()]
-    return pd.DataFrame(rows, columns=["arm", "value", "count"])

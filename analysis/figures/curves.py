@@ -1,4 +1,4 @@
-"""Draws seconds, rewards and lengths over the training steps, and how lengths are distributed."""
+"""Draws seconds, rewards, mismatch and lengths over the training steps."""
 
 from __future__ import annotations
 
@@ -28,12 +28,11 @@ from analysis.mismatch import DEFINITIONS, logged_definition
 from analysis.planned import PlanRead, factors_label
 from analysis.quantiles import students_t
 from analysis.wide import PHASE, REWARD, first_of
-from common.verdicts import count_of
 from trainers.registry import single_rewards
 
 MANY_ARMS, MAX_PANELS = 6, 12
 """With more arms, each has its own panel: in one plot nobody could tell their lines apart."""
-MAX_POINTS, BINS = 300, 40
+MAX_POINTS = 300
 LEAST_RUNS = 3
 """An interval over two runs spans nine standard deviations to either side: it would hide the curve."""
 WIDE_RANGE = 30
@@ -161,53 +160,16 @@ def reward_figure(wide: pd.DataFrame, plan: PlanRead) -> Figure | None:
     return over_steps(wide, plan, quantities, "reward", "Rewards", "mean reward", caption, from_zero=False)
 
 
-def length_figure(wide: pd.DataFrame, plan: PlanRead, counts: pd.DataFrame) -> Figure | None:
-    """Distribution of response lengths by arm (`length_counts`), or their mean over the steps without any."""
-    title, counts = "How long the responses are", counts[np.isfinite(counts["value"].astype(float))]
-    caption = "A synchronous step waits for its longest response. "
-    if counts.empty:
-        column = next((column for column in (MEAN_LENGTH, LONGEST) if column in wide), "")
-        unit = f"{'longest' if column == LONGEST else 'mean'} response of a step, tokens"
-        return over_steps(wide, plan, {"": wide[column]}, "response-length", title, unit, caption) if column else None
-    texts = [
-        f"{arm}: mean {np.average(of['value'], weights=of['count']):.4g}, longest {of['value'].max():.0f}, "
-        f"{count_of(int(of['count'].sum()), 'response')}"
-        for arm, of in counts.groupby("arm", sort=False)
-    ]
-    many, frame = len(texts) > MANY_ARMS, length_histogram(counts)
-    panels = list(frame["arm"].unique()[: MAX_PANELS if many else None])
-    frame = frame[frame["arm"].isin(panels)].assign(panel=frame["arm"] if many else "")
-    x_axis = alt.Axis(labelFlush=False, labelOverlap="greedy", tickCount=5 if many else 8)
-    lines = alt.Chart().mark_line(interpolate="step-after", strokeWidth=2)
-    encoded = lines.encode(
-        x=alt.X("start:Q", title="response length, tokens", scale=alt.Scale(zero=False), axis=x_axis),
-        y=alt.Y("share:Q", title="share of an arm's responses", axis=alt.Axis(format="%", tickCount=5)),
-        order=alt.Order("start:Q"),
-        **_colours(plan, frame),
-    )
-    return Figure(
-        "response-length",
-        title,
-        f"{caption}All responses of the counted steps.{only_first(len(panels), len(texts), 'arms', 'steps')}",
-        f"Distribution of response lengths in tokens. {listed(texts)}",
-        draw(_rows(frame), [encoded], ((WIDTH - 90) / 2, 110) if many else (WIDTH, 200), columns=2),
-    )
+def length_figure(wide: pd.DataFrame, plan: PlanRead) -> Figure | None:
+    """The mean and the longest response of each step."""
+    names = {"mean": MEAN_LENGTH, "longest": LONGEST}
+    quantities = {name: wide[column] for name, column in names.items() if column in wide}
+    title, caption = "How long the responses are", "A synchronous step waits for its longest response. "
+    return over_steps(wide, plan, quantities, "response-length", title, "tokens", caption) if quantities else None
 
 
-def length_histogram(counts: pd.DataFrame) -> pd.DataFrame:
-    """Share of an arm's responses by length (columns: start, arm, share), in bins that all arms share."""
-    low, high = int(counts["value"].min()), int(counts["value"].max())
-    # Lengths are whole tokens: a fractional bin would have alternating numbers of lengths.
-    width = math.ceil((high - low + 1) / BINS)
-    starts = counts.assign(start=(counts["value"].astype(int) - low) // width * width + low)
-    sums = starts.pivot_table(index="start", columns="arm", values="count", aggfunc="sum", sort=False)
-    # An empty bin at the end closes the outline.
-    sums = sums.reindex(range(low, high + width + 1, width)).fillna(0)
-    return (sums / sums.sum()).melt(ignore_index=False, var_name="arm", value_name="share").reset_index()
-
-
-def figures_of(plan: PlanRead, tables: Mapping[str, pd.DataFrame], lengths: pd.DataFrame) -> list[Figure]:
-    """The figures of a report's tables and lengths (`Content`), in order, without those that have no data."""
+def figures_of(plan: PlanRead, tables: Mapping[str, pd.DataFrame]) -> list[Figure]:
+    """The figures of a report's tables (`Content`), in order, without those that have no data."""
     wide = tables["steps"]
     if not len(wide):
         return []
@@ -219,7 +181,7 @@ def figures_of(plan: PlanRead, tables: Mapping[str, pd.DataFrame], lengths: pd.D
             over_steps(wide, plan, seconds, "step-time", "Seconds of each step", "seconds per step"),
             reward_figure(wide, plan),
             _mismatch_figure(wide, plan),
-            length_figure(wide, plan, lengths),
+            length_figure(wide, plan),
         ]
     return [figure for figure in made if figure is not None]
 

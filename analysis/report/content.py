@@ -28,7 +28,7 @@ from analysis.report.sample_completions import read_samples
 from analysis.reported_terms import environment_table, origin_verdicts, terms_table, with_reported
 from analysis.roofline.floors import with_floors
 from analysis.roofline.setup import setup_of
-from analysis.runs import Run, length_counts, read_runs
+from analysis.runs import Run, read_runs
 from analysis.step_costs import cost_lines
 from analysis.token_ledger import loops_table
 from analysis.verdict.arm_verdict import ArmVerdict
@@ -47,7 +47,6 @@ class Rest:
     """What a report has besides its answer."""
 
     tables: dict[str, pd.DataFrame]
-    lengths: pd.DataFrame
     verdicts: list[Verdict]
 
 
@@ -76,11 +75,6 @@ class Content:
         return self._rest.tables
 
     @property
-    def lengths(self) -> pd.DataFrame:
-        """How many responses of the counted steps have a length (`length_counts`)."""
-        return self._rest.lengths
-
-    @property
     def verdicts(self) -> list[Verdict]:
         """All verdicts about the data, the most serious first."""
         return self._rest.verdicts
@@ -91,7 +85,7 @@ class Content:
         # Altair takes a second to load, and a verdict needs no figure.
         from analysis.figures.curves import figures_of
 
-        return figures_of(self.plan, self.tables, self.lengths)
+        return figures_of(self.plan, self.tables)
 
     @property
     def verdict_file(self) -> VerdictFile:
@@ -216,10 +210,9 @@ def _rest(
     wide = answered["steps"]
     of_arm = {arm: list(dict.fromkeys(r.tree for r in runs if r.arm == arm)) for arm in plan.arms}
     phases = phase_table(wide, list(plan.arms), trees, of_arm)
-    lengths = length_counts(runs, wide)
     completions, without = read_samples(runs)
     verdicts = [*verdicts, *without, *of_floors]
-    verdicts += _run_verdicts(runs, plan, wide, lengths)
+    verdicts += _run_verdicts(runs, plan, wide)
     tables = _run_tables(runs, plan, wide) | {
         "steps": wide,
         "phases": phases,
@@ -236,7 +229,7 @@ def _rest(
         "settings": answered["settings"],
     }
     verdicts += _spent_verdicts(runs, plan, tables["cost"])
-    return Rest(tables, lengths, worst_first(verdicts))
+    return Rest(tables, worst_first(verdicts))
 
 
 def _run_tables(runs: list[Run], plan: PlanRead, wide: pd.DataFrame) -> dict[str, pd.DataFrame]:
@@ -249,14 +242,12 @@ def _run_tables(runs: list[Run], plan: PlanRead, wide: pd.DataFrame) -> dict[str
     }
 
 
-def _run_verdicts(runs: list[Run], plan: PlanRead, wide: pd.DataFrame, lengths: pd.DataFrame) -> Iterator[Verdict]:
+def _run_verdicts(runs: list[Run], plan: PlanRead, wide: pd.DataFrame) -> Iterator[Verdict]:
     """The verdicts about the runs, their machines and their settings."""
     for run in runs:
         yield from origin_verdicts(run)
     yield from reward_verdicts(wide)
     yield from _missing_arms(runs, plan)
-    if runs and lengths.empty:
-        yield Verdict("note", "no-lengths", "no counted step has response_length samples: no distribution of lengths")
 
 
 def _spent_verdicts(runs: list[Run], plan: PlanRead, cost: pd.DataFrame) -> Iterator[Verdict]:

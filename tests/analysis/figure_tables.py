@@ -22,14 +22,13 @@ class FigureTables:
     plan: PlanRead
     wide: pd.DataFrame
     categories: pd.DataFrame
-    lengths: pd.DataFrame
     estimates: pd.DataFrame
 
     def drawn(self):
         tables = {"estimates": self.estimates}
         tables["ranking"] = pd.DataFrame({"factors": [], "arm": []})
         own = {"steps": self.wide, "phases": self.categories.assign(path="step")}
-        return figures_of(self.plan, tables | own, self.lengths)
+        return figures_of(self.plan, tables | own)
 
 
 def plan_of(arms, warmup_steps=2):
@@ -106,21 +105,11 @@ def estimates_of(wide, plan, interval=0.12):
     return pd.DataFrame(rows, columns=["factors", "arm", "estimate", "value", "low", "high", "verdict", "why"])
 
 
-def lengths_of(wide, each=40, all_are=None):
-    random = np.random.default_rng(1)
-    counted = wide.loc[wide["counted"], ["run_id", "arm", "factors", "step"]]
-    many = counted.loc[counted.index.repeat(each)].reset_index(drop=True)
-    arms = {a: i for i, a in enumerate(many["arm"].unique())}
-    many["value"] = np.round(random.gamma(3 + many["arm"].map(arms) / 4, 130)) if all_are is None else all_are
-    return many.groupby(["arm", "value"], sort=False).size().reset_index(name="count")
-
-
-def tables_of(arms, seeds=2, steps=12, factors=None, residual=0.01, warmup_steps=2, responses=40):
+def tables_of(arms, seeds=2, steps=12, factors=None, residual=0.01, warmup_steps=2):
     plan, wide = plan_of(arms, warmup_steps), wide_of(arms, seeds, steps, factors, warmup_steps)
     return FigureTables(
         plan=plan,
         wide=wide,
         categories=categories_of(wide, residual),
-        lengths=lengths_of(wide, responses),
         estimates=estimates_of(wide, plan),
     )

@@ -110,7 +110,7 @@ def scarce(kind):
         return dataclasses.replace(full, estimates=full.estimates[:0])
     full = made.tables_of(["vllm", "sglang"], seeds=1, steps=4)
     full = dataclasses.replace(full, wide=full.wide.drop(columns="response_tokens"))
-    empty = {name: getattr(full, name)[:0] for name in ("estimates", "lengths")}
+    empty = {"estimates": full.estimates[:0]}
     if kind == "one run":
         wide = full.wide[full.wide["arm"] == "vllm"]
         return dataclasses.replace(full, wide=wide, categories=made.categories_of(wide), **empty)
@@ -126,7 +126,6 @@ def scarce(kind):
         full,
         wide=full.wide.assign(**{name: value for name in numbers}),
         categories=full.categories.assign(own_mean_s=value),
-        lengths=made.lengths_of(full.wide, 3, value),
         estimates=estimates,
     )
 

@@ -233,11 +233,11 @@ def test_phases_of_rows_without_timers(sweep):
         step, own, between, sums = {}, {}, {}, {}
         for arm in ARMS:
             seconds = mean(run_seconds(arm, factor))
-            step |= {f"{arm}: seconds": seconds}
-            step |= {f"{arm}: times as fast": mean(run_seconds(BASELINE, factor)) / seconds} if arm != BASELINE else {}
-            own |= {f"{arm}: own seconds": seconds, f"{arm}: own share": 1.0}
-            between |= {f"{arm}: seconds": BETWEEN}
-            sums |= {f"{arm}: seconds": 0.0}
+            step |= {f"seconds: {arm}": seconds}
+            step |= {f"times as fast: {arm}": mean(run_seconds(BASELINE, factor)) / seconds} if arm != BASELINE else {}
+            own |= {f"own seconds: {arm}": seconds, f"own share: {arm}": 1.0}
+            between |= {f"seconds: {arm}": BETWEEN}
+            sums |= {f"seconds: {arm}": 0.0}
         right += [("Step", step), ("No timer", own), ("Sum of own seconds", own), ("Between steps", between)]
         right += [("All timers added up", sums), ("The same without nested ones", sums)]
     check(sweep["phases"], right)
@@ -389,18 +389,18 @@ def test_phases(lengths):
     rows |= {"All timers added up": {}, "The same without nested ones": {}}
     step_of = {arm: mean(of_runs(arm, step_seconds)) for arm in ARMS}
     for arm, step in step_of.items():
-        faster = {} if arm == BASELINE else {f"{arm}: times as fast": step_of[BASELINE] / step}
-        rows["Step"] |= {f"{arm}: seconds": step} | faster
+        faster = {} if arm == BASELINE else {f"times as fast: {arm}": step_of[BASELINE] / step}
+        rows["Step"] |= {f"seconds: {arm}": step} | faster
         timed = {label: mean(of_runs(arm, lambda *at, label=label: phase_seconds(*at, label))) for label in PHASES}
         for label, seconds in timed.items():
             cells = {"seconds": seconds, "own seconds": seconds, "own share": seconds / step}
-            rows[label] |= {f"{arm}: {name}": value for name, value in cells.items()} | faster
+            rows[label] |= {f"{name}: {arm}": value for name, value in cells.items()} | faster
         rest = mean(fixed_seconds(arm, run) for run in RUNS)
         # Four timers and the step are each off by half a unit of the ninth digit.
-        rows["No timer"] |= {f"{arm}: own seconds": f"{rest:.9f} ± 0.000000003", f"{arm}: own share": rest / step}
-        rows["Sum of own seconds"] |= {f"{arm}: own seconds": step, f"{arm}: own share": 1.0}
+        rows["No timer"] |= {f"own seconds: {arm}": f"{rest:.9f} ± 0.000000003", f"own share: {arm}": rest / step}
+        rows["Sum of own seconds"] |= {f"own seconds: {arm}": step, f"own share: {arm}": 1.0}
         for label in ("All timers added up", "The same without nested ones"):
-            rows[label][f"{arm}: seconds"] = sum(timed.values())
+            rows[label][f"seconds: {arm}"] = sum(timed.values())
     check(lengths["phases"], list(rows.items()))
 
 

@@ -34,7 +34,7 @@ def test_writes_everything_the_same_way_twice(results, tmp_path, capsys):
         assert names[folder] == {f"{stem}.{end}" for stem in stems for end in ends}
     tables = {"steps", "phases", "sums", "comparison", "estimates", "phase_speedups", "environment", "runs"}
     assert {f"{name}.csv" for name in tables} <= names["tables"]
-    figures = ("phases", "step-time", "response-length", "reward")
+    figures = ("phases", "step-time", "reward")
     assert {f"{name}.svg" for name in figures} <= names["figures"]
     of_report = {"report.html", "report.md", "report.json", "verdict.json"}
     assert {p.as_posix() for p in written if p.parent == Path()} == of_report
