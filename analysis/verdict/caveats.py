@@ -29,7 +29,7 @@ MOST_NAMES = 4
 CHANGES_FROM = 0.02
 # Of a longer difference the first words are shown; the page has the rest.
 MOST_SHOWN = 160
-FILTERS = ("top_p", "top_k", "min_p")
+FILTERS = ("top_p", "top_k", "min_p", "repetition_penalty")
 UNFILTERED = {"1", "1.0", "0", "0.0", "-1", "none", "None", "null", "unknown"}
 # The code of a finding that no setting removes: the arms have different trainers, which work differently.
 WHOLE = "trainers"
@@ -75,6 +75,8 @@ class JudgedPlace:
     """The runs whose mismatch jumps, the step, and how many times as high it stays."""
     staleness: Mapping[str, float]
     """How many policy versions old the responses of each arm are when they are trained; NaN where it is not logged."""
+    driven: bool
+    """Whether both arms were trained from here: then a mismatch that can be compared is logged."""
     rollouts: Mapping[str, str]
     """The arms whose engine quantises or drafts, and how (analysis/terms.py)."""
     preflight: Preflight | None
@@ -210,6 +212,12 @@ def _of_terms(place: JudgedPlace) -> Iterator[Doubt]:
 
 def _of_mismatch(place: JudgedPlace) -> Iterator[Doubt]:
     """Engines that are far from their trainers, or whose mismatch says something else."""
+    ledger = place.preflight.ledger if place.preflight is not None else ()
+    # The engine's probabilities are then of the tokens that are left, the trainer's of all.
+    cuts = [row for row in ledger if row.setting.rpartition(".")[2] in FILTERS]
+    settings = [row.setting for row in cuts if {*row.values.values()} - UNFILTERED]
+    if settings and (place.mismatch is not None or place.driven):
+        yield "cut", {"settings": join_first(settings, MOST_NAMES)}
     if place.mismatch is None:
         for arm, how in place.rollouts.items():
             yield "other-rollouts", {"arm": arm, "how": how}
@@ -220,11 +228,6 @@ def _of_mismatch(place: JudgedPlace) -> Iterator[Doubt]:
         yield "far", {"arm": arm, "bound": f"{BOUNDS[place.mismatch.quantity]:g}"}
     for run, step, factor in place.jumped:
         yield "jump", {"run": run, "step": str(step), "times": ratio_text(factor)}
-    ledger = place.preflight.ledger if place.preflight is not None else ()
-    # The engine's probabilities are then of the tokens that are left, the trainer's of all.
-    cuts = [row for row in ledger if row.setting.rpartition(".")[2] in FILTERS]
-    if settings := [row.setting for row in cuts if {*row.values.values()} - UNFILTERED]:
-        yield "cut", {"settings": join_first(settings, MOST_NAMES)}
 
 
 def _of_claim(place: JudgedPlace) -> Iterator[Doubt]:

@@ -157,7 +157,8 @@ def _places(
             for side, name in one.named_sides
             if mean_of_runs(side, column_of(of.wide, side, ACCEPTANCE)) > 1
         } | other_rollouts(preflight, (plan.baseline, arm))
-        known = (here, mismatch, jumped, staleness, rollouts, preflight, unequal, read)
+        driven = not plan.imported(plan.baseline, arm)
+        known = (here, mismatch, jumped, staleness, driven, rollouts, preflight, unequal, read)
         yield JudgedPlace(one.factors, (plan.baseline, arm), claim, row, *known, len(every) == 1)
 
 

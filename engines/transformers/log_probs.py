@@ -66,3 +66,24 @@ def recording(model: Any, temperature: float) -> Iterator[SampledLogProbs]:
         yield recorder
     finally:
         del model.generate
+
+
+@contextmanager
+def recording_batch(model: Any) -> Iterator[list[list[float]]]:
+    """The context in which one `model.generate_batch` (continuous batching) keeps what it returns with its tokens.
+
+    Its configuration has `return_logprobs`; they are at the temperature of sampling.
+    """
+    rows: list[list[float]] = []
+    generate = model.generate_batch
+
+    def recorded(*args: Any, **kwargs: Any) -> Any:
+        made = generate(*args, **kwargs)
+        rows.extend(output.logprobs for output in made.values())
+        return made
+
+    model.generate_batch = recorded
+    try:
+        yield rows
+    finally:
+        del model.generate_batch

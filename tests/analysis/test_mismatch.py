@@ -1,10 +1,11 @@
 """Mismatch beside speed: one number a run, at equal lengths, by one definition; what makes it incomparable is said."""
 
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
-from test_verdict import caveats, engines, ledger_row, said
+from test_verdict import caveats, engines, ledger_row, plan, said
 
 from analysis.mismatch import LEAST_STEPS_EACH, two_levels
 from common.findings import LedgerRow, Preflight
@@ -106,6 +107,16 @@ def test_sampling_that_is_cut_makes_it_incomparable(value, cut):
     terms = Preflight((), (type(row)(row.setting, {"a": value, "b": value}, "equal", "", ""),), ())
     (found,) = said(with_mismatch(0.011, 0.036), preflight=terms)
     assert ("workload.top_p cut what the engines sample from" in caveats(found, "gate")) is cut
+
+
+def test_of_runs_from_here_it_is_said_why_none_is_logged():
+    """A driver logs none where sampling is cut; a log from elsewhere may have none for any reason."""
+    terms = with_rows(("workload.top_p", "0.9", "0.9"))
+    (found,) = said(engines(1.5), preflight=terms)
+    assert "The mismatch is not comparable: workload.top_p cut what the engines sample from." in caveats(found, "gate")
+    elsewhere = replace(plan("a", "b"), arms={name: {"trainer": "trl", "import": ["log"]} for name in "ab"})
+    (found,) = said(engines(1.5), elsewhere, preflight=terms)
+    assert "not comparable" not in caveats(found, "gate")
 
 
 def with_rows(*rows):

@@ -483,7 +483,9 @@ def of(one, tokens=1.0):
     """The caveats of a claim, where the arm generated so many times the baseline's tokens."""
     row = SimpleNamespace(**(dict.fromkeys(COMPARISON_COLUMNS, math.nan) | {"tokens_ratio": tokens}))
     nothing = pd.DataFrame(columns=COLUMNS)
-    caveats, _ = caveats_of([JudgedPlace("", ("a", "b"), one, row, nothing, None, [], {}, {}, EQUAL, [], [], True)])
+    caveats, _ = caveats_of(
+        [JudgedPlace("", ("a", "b"), one, row, nothing, None, [], {}, True, {}, EQUAL, [], [], True)]
+    )
     return " ".join(one.text for one in caveats)
 
 

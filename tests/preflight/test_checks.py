@@ -67,6 +67,7 @@ FIRES = [
     ("odd", "context", EQUAL, {"max_response_length": 40000}),
     ("unequal", "sampling-added", ARTICLE, {"options": {f"+{ROLLOUT}.min_p": 0.1}}),
     ("impossible", "attention-kernels-missing", EQUAL, {"options": {f"{KWARGS}.sglang.attention_backend": "fa4"}}),
+    ("odd", "mismatch-not-logged", ARTICLE, {"temperature": 0.7}),
     ("odd", "one-seed", ARTICLE, {}),
 ]
 
@@ -85,6 +86,8 @@ def test_it_fires(level, code, raw, changes):
         ("eager-and-cache", EQUAL, {"options": GRAPHS}),
         ("engine-kwargs-ignored", EQUAL, {"options": {f"{KWARGS}.sglang.page_size": 1}}),
         ("lora-sglang", ARTICLE, {"options": {LORA: 16}, "without": ("sglang",)}),
+        ("mismatch-not-logged", ARTICLE, {"temperature": 1.0}),
+        ("mismatch-not-logged", EQUAL, {"temperature": 0.7}),
         ("lora-sglang", EQUAL, {"options": {LORA: 16, "actor_rollout_ref.model.lora.merge": True}}),
         ("tensor-parallel-heads", ARTICLE, {"options": {PARALLEL: 2}}),
         *(

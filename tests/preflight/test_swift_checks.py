@@ -18,10 +18,11 @@ CPU = ROOT / "tests" / "trainers" / "trainers-cpu.yaml"
 TURNS = {"multi_turn_scheduler": "math_tip_trick", "max_turns": 2}
 
 
-def case_with(options, experiment=GPU):
-    """An arm of ms-swift with vLLM, and its findings by code."""
+def case_with(options, experiment=GPU, engine="vllm"):
+    """An arm of ms-swift, and its findings by code."""
     raw = yaml.safe_load(experiment.read_text(encoding="utf-8"))
-    arm = {"trainer": "swift", "engine": "vllm", "stack": "swift-vllm" if experiment == GPU else "swift-vllm-cpu"}
+    stack = f"swift-{engine}" if experiment == GPU else f"swift-{engine}-cpu"
+    arm = {"trainer": "swift", "engine": engine, "stack": stack}
     raw |= {"baseline": "one", "arms": {"one": arm | {"options": options}}, "shared": {}}
     raw["workload"]["model"] = {"source": "Qwen/Qwen2.5-1.5B-Instruct", "revision": "0" * 40}
     plan = plan_runs(parse_config(raw), stack_facts)
@@ -38,6 +39,11 @@ def test_a_scheduler_that_the_driver_does_not_support_is_refused_by_the_plan(nam
 def test_turns_are_possible_as_long_as_the_model_has_positions_for_them():
     few, many = (case_with(TURNS | {"max_turns": turns}) for turns in (2, 40))
     assert "context" not in few[1] and many[1]["context"].level == "impossible"
+
+
+def test_turns_of_transformers_have_no_mismatch_and_that_is_said():
+    found = [case_with(TURNS, CPU, engine)[1] for engine in ("transformers", "vllm")]
+    assert ["mismatch-not-logged" in one for one in found] == [True, False]
 
 
 def test_responses_of_the_next_step_are_told_of():

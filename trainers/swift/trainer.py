@@ -82,6 +82,18 @@ _OVERLAPPING = Rule(
 )
 
 
+_WITHOUT_MISMATCH = Rule(
+    "mismatch-not-logged",
+    "odd",
+    lambda case: case.settings.get("multi_turn_scheduler") if case.engine.in_trainer else None,
+    "no mismatch of generation and training is logged with multi_turn_scheduler {got}",
+    "each turn is a generation of its own, and ms-swift's transformers engine returns no log-probabilities",
+    "ms-swift 4.6.0, infer_engine/transformers_engine.py; docs/trl.md#mismatch",
+    "engine vllm, which returns them for all turns",
+    on_imported=False,
+)
+
+
 def _weights_in_half(case: Case) -> Iterator[Finding]:
     """An adapter's weights are always float32."""
     if str(case.settings.get("tuner_type")) != "lora":
@@ -254,7 +266,7 @@ SWIFT = Trainer(
     bookkeeping=BOOKKEEPING,
     resumable=RESUMABLE,
     engine_options=lambda engine, release: (f"{engine}_",),
-    checks=(_OVERLAPPING, _weights_in_half, context),
+    checks=(_OVERLAPPING, _WITHOUT_MISMATCH, _weights_in_half, context),
     engine_gpus=hf_server.engine_gpus,
     undecoded=_undecoded,
 )

@@ -31,6 +31,9 @@ BATCH = Hook(
     "(self, ...)",
     "a process's generation, without a gather after it",
 )
+CONTINUOUS = Hook(
+    _TRAINER, "GRPOTrainer.continuous_batching_config", "", "transformers' own; None without continuous batching"
+)
 TOKENIZE = Hook(_TRAINER, "GRPOTrainer._tokenize_prompts", "(self, prompts)", "returns the prompts' ids first")
 REF_MODEL = Hook(_TRAINER, "GRPOTrainer.ref_model", "", "the reference; None with an adapter or without KL")
 VLLM_GENERATION = Hook(_TRAINER, "GRPOTrainer.vllm_generation", "", "only with use_vllm")

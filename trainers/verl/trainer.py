@@ -149,9 +149,10 @@ def _logs() -> Logs:
             "truncated_share": ("response_length/clip_ratio",),
             "reference_kl": ("actor/kl_loss",),
             "policy_entropy": ("actor/entropy",),
-            "rollout_kl": ("rollout_corr/kl",),
+            # With bypass_mode the actor compares, in the pass of its update.
+            "rollout_kl": ("rollout_corr/kl", "actor/rollout_corr/kl"),
             "rollout_logp_gap": ("mismatch/abs",),
-            "rollout_k3": ("mismatch/k3", "rollout_corr/k3_kl"),
+            "rollout_k3": ("mismatch/k3", "rollout_corr/k3_kl", "actor/rollout_corr/k3_kl"),
             "rollout_probability_gap": ("training/rollout_probs_diff_mean",),
             "gradient_norm": ("actor/grad_norm",),
             "staleness": ("training/off_policy/trajectory_staleness/mean",),

@@ -10,7 +10,16 @@ from node.attempt import exit_code
 from trainers.trl.driver.train import train
 sys.exit(exit_code(train))
 """
-ENGINES = {"transformers": (TRANSFORMERS, {}), "vllm": (VLLM, VLLM_ARGS), "sglang": (SGLANG, SGLANG_ARGS)}
+CONTINUOUS = {
+    "use_transformers_continuous_batching": True,
+    "transformers_continuous_batching_config": {"max_memory_percent": 0.02},
+}
+ENGINES = {
+    "transformers": (TRANSFORMERS, {}),
+    "transformers, continuous batching": (TRANSFORMERS, CONTINUOUS),
+    "vllm": (VLLM, VLLM_ARGS),
+    "sglang": (SGLANG, SGLANG_ARGS),
+}
 # An engine that keeps the weights that it has.
 WITHOUT_SYNC = """
 from trl.generation.vllm_generation import VLLMGeneration

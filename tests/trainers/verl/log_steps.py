@@ -1,7 +1,7 @@
 """In verl's Python: log made-up steps with verl's own metrics, loggers and our hooks; nothing is trained.
 
 `python log_steps.py ORDER.json`: {"folder", "version", "steps", "first", "validate", "stop_at", "lose_at",
-"ready_s", "sampling", "environment"}.
+"ready_s", "bypass", "sampling", "environment"}.
 """
 
 import json
@@ -15,6 +15,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import torch
+from omegaconf import OmegaConf
 
 PROMPT, RESPONSE = 12, 40  # tokens
 TIMERS = {
@@ -91,14 +92,14 @@ class Trainer:
     """Stands in for verl's: the same calls of metrics and logger in the same order, and no workers."""
 
     def __init__(self, order):
-        self.config = SimpleNamespace(
-            trainer=SimpleNamespace(save_freq=-1),
-            data=SimpleNamespace(train_batch_size=2),
-            actor_rollout_ref=SimpleNamespace(
-                rollout=SimpleNamespace(
-                    n=4, response_length=RESPONSE, multi_turn=SimpleNamespace(enable=False), **order["sampling"]
-                )
-            ),
+        sampling = {"multi_turn": {"enable": False}, **order["sampling"]}
+        self.config = OmegaConf.create(
+            {
+                "trainer": {"save_freq": -1},
+                "data": {"train_batch_size": 2},
+                "algorithm": {"rollout_correction": {"bypass_mode": order.get("bypass", False)}},
+                "actor_rollout_ref": {"rollout": {"n": 4, "response_length": RESPONSE, **sampling}},
+            }
         )
         self.tokenizer = SimpleNamespace(all_special_ids=[0])
         self.order = order
@@ -127,6 +128,8 @@ class Trainer:
             numbers = random.Random(step)
             rows = 6 if step == order.get("lose_at") else 8
             batch, timing = batch_of(version, rows, numbers), timing_of(version, numbers)
+            if order.get("bypass"):
+                batch.batch["old_log_probs"] = batch.batch["rollout_log_probs"]
             if order.get("ready_s"):
                 timing["gen"] = waited(self.replay_buffer, order["ready_s"])
             metrics = {"actor/entropy": numbers.random(), "actor/lr": 1e-6, "actor/grad_norm": np.float32(0.1)}

@@ -29,9 +29,7 @@ def spec_of(run_id, version, steps):
     return {**spec, "fingerprint": fingerprint_of(spec)}
 
 
-def log_steps(
-    python, folder, version, steps, first=1, validate=True, stop_at=None, lose_at=None, ready_s=None, top_p=1.0
-):
+def log_steps(python, folder, version, steps, first=1, validate=True, stop_at=None, lose_at=None, top_p=1.0, **words):
     """Have verl's Python log steps `first` to `steps` into an attempt's folder: metrics.jsonl, wandb's and the log."""
     folder.mkdir(parents=True, exist_ok=True)
     order = {
@@ -42,7 +40,7 @@ def log_steps(
         "validate": validate,
         "stop_at": stop_at,
         "lose_at": lose_at,
-        "ready_s": ready_s,
+        **words,
         "sampling": {"top_p": top_p, "top_k": -1},
         "environment": {
             "WANDB_MODE": "offline",

@@ -6,6 +6,8 @@ import sys
 
 import pytest
 
+from trainers.registry import trainer_named
+
 from ... import patience
 from ...attempts import read_lines
 from .environments import VERSIONS
@@ -74,6 +76,15 @@ def test_a_filtered_distribution_has_no_mismatch(warm_verl, tmp_path):
     (line,) = read_lines(tmp_path / "metrics.jsonl")
     assert not any(name.startswith("mismatch/") for name in line["scalars"])
     assert "mismatch/* are not logged: top_p is 0.9" in done.stdout
+
+
+def test_where_verl_trains_on_the_engines_own_log_probabilities_no_zero_is_logged(warm_verl, tmp_path):
+    """The actor then logs the comparison of its update's pass."""
+    done = log_steps(warm_verl("0.9.1"), tmp_path, "0.9.1", steps=1, validate=False, bypass=True)
+    assert done.returncode == 0, done.stderr
+    (line,) = read_lines(tmp_path / "metrics.jsonl")
+    assert not any(name.startswith("mismatch/") for name in line["scalars"])
+    assert "actor/rollout_corr/k3_kl" in trainer_named("verl").logs.quantities["rollout_k3"]
 
 
 def test_gen_is_not_rounded_up_by_verls_wait(warm_verl, tmp_path):

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from engines.transformers.log_probs import recording
+from engines.transformers.log_probs import recording, recording_batch
 from node.mismatch_sums import MismatchSums, can_compare
 from trainers.trl import hooks
 
@@ -19,7 +19,7 @@ def log_mismatch(trainer: Any, log: Any) -> None:
     args = trainer.args
     if not can_compare(args):
         return
-    if not (args.use_vllm or args.use_transformers_continuous_batching or trainer.rollout_func):
+    if not (args.use_vllm or trainer.rollout_func):
         _record_own_generation(trainer)
     mismatch, learned = MismatchSums(), list[Any]()
 
@@ -44,8 +44,14 @@ def log_mismatch(trainer: Any, log: Any) -> None:
 
 def _record_own_generation(trainer: Any) -> None:
     """Have transformers' generations return log-probabilities, as those of engines do."""
+    if (continuous := hooks.CONTINUOUS.get(trainer)) is not None:
+        continuous.return_logprobs = True
 
     def generated(generate: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        if continuous is not None:
+            with recording_batch(trainer.model) as rows:
+                ids, _ = generate(*args, **kwargs)
+            return ids, rows
         with recording(trainer.model, trainer.args.temperature) as recorder:
             ids, _ = generate(*args, **kwargs)
         return ids, recorder.rows(ids)

@@ -16,6 +16,7 @@ class BatchNumbers:
 
     def __init__(self) -> None:
         self._mismatch: MismatchSums | None = None
+        self._compared = False
         self._shortened: int | None = None
         self._longest, self._end_ids = 0, list[int]()
 
@@ -27,7 +28,7 @@ class BatchNumbers:
     def start(self, trainer: Any) -> None:
         """Take the settings of the trainer whose loop begins."""
         rollout = trainer.config.actor_rollout_ref.rollout
-        self._mismatch = MismatchSums() if can_compare(rollout) else None
+        self._mismatch = MismatchSums() if can_compare(rollout) and not _bypasses(trainer.config) else None
         # A tool's answer does not end with an end token.
         if not rollout.multi_turn.enable:
             self._longest, self._end_ids = int(rollout.response_length), list(trainer.tokenizer.all_special_ids)
@@ -37,7 +38,8 @@ class BatchNumbers:
         import torch
 
         tensors = batch.batch
-        if self._mismatch and {"rollout_log_probs", "old_log_probs"} <= set(tensors.keys()):
+        # 0.9.1's legacy loop has them here, too.
+        if self._mismatch and not self._compared and {"rollout_log_probs", "old_log_probs"} <= set(tensors.keys()):
             self._mismatch.add(tensors["old_log_probs"], tensors["rollout_log_probs"], tensors["response_mask"])
         if self._longest:
             last = tensors["responses"].gather(1, (lengths.long() - 1).clamp(min=0)[:, None])[:, 0]
@@ -46,7 +48,7 @@ class BatchNumbers:
 
     def taken(self) -> dict[str, float]:
         """The scalars of the step that ends."""
-        shortened, self._shortened = self._shortened, None
+        shortened, self._shortened, self._compared = self._shortened, None, False
         scalars = self._mismatch.taken() if self._mismatch else {}
         if shortened:
             print(f"the engine shortened {shortened} responses of this step: its cache is too small", flush=True)
@@ -56,7 +58,16 @@ class BatchNumbers:
     def _compare(self, original: Callable[..., Any], **given: Any) -> Any:
         if self._mismatch and given["rollout_log_prob"] is not None:
             self._mismatch.add(given["old_log_prob"], given["rollout_log_prob"], given["response_mask"])
+            self._compared = True
         return original(**given)
+
+
+def _bypasses(config: Any) -> bool:
+    """Whether the engine's log-probabilities are the trainer's old ones: verl then logs `actor/rollout_corr/*` itself,
+    of the update's own pass."""
+    from omegaconf import OmegaConf
+
+    return bool(OmegaConf.select(config, "algorithm.rollout_correction.bypass_mode", default=False))
 
 
 def with_log_probs(rollout: dict[str, Any]) -> None:

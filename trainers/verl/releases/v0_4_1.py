@@ -98,6 +98,13 @@ def _added_to_rollout(case: Case) -> str | None:
     return ", ".join(key for key in keys if key.startswith(start) and "." not in key.removeprefix(start)) or None
 
 
+def _without_mismatch(case: Case) -> str | None:
+    temperature = case.settings.number(f"{ROLLOUT}.temperature")
+    if case.settings.true(f"{ROLLOUT}.multi_turn.enable"):
+        return "multi_turn"
+    return None if temperature in (None, 1) else f"temperature {temperature:g}"
+
+
 _CHECKS = (
     Rule(
         "eager-and-cache",
@@ -154,6 +161,17 @@ _CHECKS = (
         "verl 0.4.1 never reads it for SGLang, nor in mode async for vLLM: the engine runs with its own defaults",
         f"{_SGLANG}:390; in mode async {_ASYNC_VLLM}:165",
         "remove it, or compare with verl 0.9.1, which passes it on",
+    ),
+    Rule(
+        "mismatch-not-logged",
+        "odd",
+        _without_mismatch,
+        "no mismatch of engine and actor is logged with {got}",
+        "vLLM 0.8.5 takes its log-probabilities before it divides by the temperature, and verl {version} keeps none of "
+        "several turns",
+        f"{_VLLM}:301; docs/trl.md#mismatch",
+        "temperature 1 and single turns, or compare with verl 0.9.1",
+        on_imported=False,
     ),
     Rule(
         "validation-in-step",
