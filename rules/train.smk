@@ -47,8 +47,6 @@ rule train:
         ),
         nodes=lambda wildcards: PLAN.runs[wildcards.run_id].spec["workload"]["nodes"],
         cpus_per_task=lambda wildcards, threads: threads,
-        # Its place in the order of the runs, for those that wait for this machine.
-        turn=lambda wildcards: len(PLAN.runs) - PLAN.priorities[wildcards.run_id],
     params:
         folder=subpath(output[0], parent=True),
         # With the stack's lock and the inputs, this decides whether a run must be trained.

@@ -570,9 +570,10 @@ def test_a_run_that_lives_in_slurm_is_not_trained_here_as_well(run):
     head.wait()
     (one.run / ".live.lock").unlink()  # as on a file system whose locks stay on each machine
     slurms, one.options = one.options, ()
-    here = one.launch()
-    assert here.returncode == 1
-    assert f"Slurm job {one.job_id()} (slurm) still trains this run" in here.stderr
+    here = one.start()
+    one.wait_for_words(here, f"Slurm job {one.job_id()} was submitted with another profile; waiting for its end (`roll")
+    here.send_signal(signal.SIGINT)
+    assert "stopped while waiting" in one.ended(here) and here.returncode == 1
     one.go()
     one.options = slurms
     one.finish(one.start())

@@ -13,32 +13,25 @@ from workflow.slurm import shared_queue
 from ..runs.make_runs import MadeRun
 from .test_queue import fake, line, sacct, squeue  # noqa: F401
 
-UNKNOWN = "echo 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1"
-
 
 @pytest.fixture
 def submitted(tmp_path, monkeypatch):
     """A run whose job was accepted just now, and who watches it with new answers at each look."""
     monkeypatch.setattr(watch, "MAX_AGE_S", 0.0)
     monkeypatch.setattr(shared_queue, "MAX_AGE_S", 0.0)
-    monkeypatch.setattr(watch, "_LOST_S", 0.0)
     made = MadeRun(tmp_path / "results" / "mine", "vllm-s0").job()
     watched = SlurmWatch(made.paths)
     watched.submitted()
     return made, watched
 
 
-def test_a_job_that_was_accepted_and_never_listed_is_lost_once_slurmctld_does_not_know_it(fake, submitted):  # noqa: F811
+def test_a_job_that_was_accepted_and_never_listed_is_waited_for_and_then_lost(fake, submitted, monkeypatch):  # noqa: F811
     """A slurmctld that was killed forgets what it has not saved; a squeue may leave a job out for a while."""
     made, watched = submitted
     order = order_of(made.paths)
     fake("squeue", squeue())
-    calls = fake("scontrol", "echo JobId=7 JobState=PENDING")
     assert [watched.state(order).job for _ in range(2)] == [Presence.UNKNOWN] * 2
-    assert "show job --oneliner 7" in calls.read_text()
-    fake("scontrol", "echo down >&2; exit 1")
-    assert watched.state(order).job is Presence.UNKNOWN
-    fake("scontrol", UNKNOWN)
+    monkeypatch.setattr(watch, "_UNSEEN_S", 0.0)
     assert watched.state(order).job is Presence.NONE
     fake("sacct", sacct())
     assert explain(watched.last_words(order)) == "is unknown to Slurm"
@@ -53,7 +46,6 @@ def test_one_answer_without_a_job_that_was_listed_is_enough(fake, submitted):  #
     assert watched.state(order).job is Presence.NONE
     # Whom the new entry waits behind is listed again: no third one follows.
     watched.submitted()
-    fake("scontrol", "echo JobId=7 JobState=RUNNING")
     assert watched.state(order).job is Presence.UNKNOWN
 
 

@@ -56,7 +56,7 @@ class Launcher:
         self.run_id, self.fingerprint = str(self.spec["run_id"]), str(self.spec["fingerprint"])
         self._stop = LauncherStop(self.run_id)
         self.watch: Watch = SlurmWatch(run) if request["cluster"] == "slurm" else LocalWatch(run)
-        self._leaves_at_once = self.watch.is_cluster  # a Ctrl-C ends this launcher at any point
+        self._leaves_at_once = True  # a Ctrl-C ends this launcher at any point: its job goes on, or there is none
         self._submitter = Submitter(run, request, self._stop, self.watch)
         self._lock: Lock | None = None
         self._had_lock = False
@@ -143,6 +143,7 @@ class Launcher:
         self._stop.message = ASKING
         assert self._lock is not None
         order = self._order or self._order_to_attach_to()
+        self._leaves_at_once = self.watch.is_cluster
         if (finished := self.finished_attempt()) is not None and order is None:
             return finished
         if order is None:
@@ -177,27 +178,20 @@ class Launcher:
         return bool(order.content["avoid"] or self.request["site"].get("nodelist"))
 
     def _order_to_attach_to(self) -> Order | None:
-        """The order whose job lives and trains this configuration; None once no job of the run lives."""
-        said = ""
+        """The order whose job lives and trains this configuration; None once no job of the run lives.
+
+        A job is looked for where its order was submitted to: the other profile may have.
+        """
+        said, elsewhere = "", LocalWatch(self.run) if self.watch.is_cluster else SlurmWatch(self.run)
         while True:
             order = order_of(self.run)
-            self._require_one_cluster(order)
-            state = self._known_state(order)
+            watch = self.watch if order.on_slurm == self.watch.is_cluster else elsewhere
+            # By a new answer, once there is one.
+            state = watch.state(order, fresh=not said)
             if state.job is Presence.NONE:
                 return None
-            queued = state.queued
-            name = f"Slurm job {queued.job_id}" if queued is not None else "its job"
-            ours = order.is_for(self.fingerprint, self.request["inputs_sha256"])
-            if not order or (queued is not None and queued.name == order.old_name):
-                ends = "" if queued is None else f" (`scancel {queued.job_id}` ends it)"
-                why = f"was submitted by an earlier release; waiting for its end{ends}"
-            elif not ours:
-                why = "is of another configuration; waiting for its end"
-            elif by := order.end().get("by"):
-                why = f"was cancelled by {by} before this start; waiting for its end"
-            elif order.end() or state.note == "completing":
-                why = "is ending; waiting for its end"
-            else:
+            name = order.label if state.queued is None else f"Slurm job {state.queued.job_id}"
+            if not (why := self._why_not_attached(order, state)):
                 self._print(f"attaching to {name}{self._other_settings(order)}")
                 return order
             if why != said:
@@ -208,34 +202,22 @@ class Launcher:
             self._stop.leave_if_asked()
             self._pause()
 
-    def _known_state(self, order: Order) -> JobState:
-        """The state of the job by a new answer, once there is one."""
-        said = ""
-        while (state := self.watch.state(order, fresh=not said)).job is Presence.UNKNOWN:
-            if state.note != said:
-                said = state.note
-                self._print(f"{order.label} {said}; waiting")
-            self._stop.leave_if_asked()
-            self._pause()
-        return state
-
-    def _require_one_cluster(self, order: Order) -> None:
-        """Refuse a run that still has a job where the other profile submits to: only that profile can attach to it."""
-        if (not order and not order.old_name) or order.on_slurm == self.watch.is_cluster:
-            return
-        there: Watch = SlurmWatch(self.run) if order.on_slurm else LocalWatch(self.run)
-        # Nothing is started yet: a Ctrl-C may end a local launcher while Slurm does not answer.
-        self._leaves_at_once = True
-        try:
-            state = there.state(order, fresh=True)
-        finally:
-            self._leaves_at_once = self.watch.is_cluster
-        if state.job is not Presence.NONE:
-            where, doubt = "slurm" if order.on_slurm else "local", f" ({state.note})" if state.note else ""
-            raise UserError(
-                f"{self.run_id}: {order.label} ({where}) still trains this run{doubt}; start with the profile that "
-                "submitted it to continue it, or end it with `rolloutbench cancel` (nothing was started)"
-            )
+    def _why_not_attached(self, order: Order, state: JobState) -> str:
+        """Why a run's job is waited for and not attached to; empty if it is attached to."""
+        unknown = state.job is Presence.UNKNOWN
+        if order and order.on_slurm != self.watch.is_cluster:
+            doubt = f" and {state.note}" if unknown else ""
+            return f"was submitted with another profile{doubt}; waiting for its end (`rolloutbench cancel` ends it)"
+        if unknown:
+            return f"{state.note}; waiting"
+        if not order or (state.queued is not None and state.queued.name == order.old_name):
+            ends = "" if state.queued is None else f" (`scancel {state.queued.job_id}` ends it)"
+            return f"was submitted by an earlier release; waiting for its end{ends}"
+        if not order.is_for(self.fingerprint, self.request["inputs_sha256"]):
+            return "is of another configuration; waiting for its end"
+        if by := order.end().get("by"):
+            return f"was cancelled by {by} before this start; waiting for its end"
+        return "is ending; waiting for its end" if order.end() or state.note == "completing" else ""
 
     def _other_settings(self, order: Order) -> str:
         """A note on settings of the job that differ from the profile's; attaching does not change them."""
@@ -288,7 +270,7 @@ class Launcher:
         return UserError(text if log is None else f"{text}\nlog: {log}\n{log_tail(log)}".rstrip())
 
     def request_stop(self, number: int, frame: FrameType | None) -> None:
-        """Signal handler; on a cluster the launcher leaves at once, and its job continues."""
+        """Signal handler."""
         self._stop.requests += 1
         if self._leaves_at_once and self._lock is not None:
             self._stop.leave_if_asked()

@@ -132,8 +132,8 @@ class Submitter:
             print_message(f"{self._run_id}: {error}; trying again in {pause_s:.0f} s")
             self._stop.sleep(pause_s)
             pause_s = min(2 * pause_s, 120.0)
-            if job_id := self._watch.living_id(order):  # sbatch had submitted all the same
-                write_json(self._run.order, {**order.content, "error": "", "job_ids": [job_id]})
+            if (queued := self._watch.state(order, fresh=True).queued) is not None:  # sbatch had submitted all the same
+                write_json(self._run.order, {**order.content, "error": "", "job_ids": [queued.job_id]})
                 order = order_of(self._run)
                 break
         self._watch.submitted()

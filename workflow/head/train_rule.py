@@ -66,7 +66,6 @@ def request_of(args: argparse.Namespace) -> dict[str, Any]:
         "cluster": cluster,
         "limits": dict(request.limits),
         "site": dict(request.site),
-        "turn": int(given.get("turn", "0")),
     }
 
 

@@ -21,9 +21,9 @@ from workflow.slurm.shared_queue import MAX_AGE_S, Queue, ask
 
 # A job needs a moment between its submission and taking the live lock.
 START_PATIENCE_S = 60.0
-# So long a job that was accepted and was in none of squeue's answers is waited for: until slurmctld itself does not
-# know it, or cannot be asked.
-_LOST_S, _UNSEEN_S = min(60.0, 2 * MAX_AGE_S), 600.0
+# So long a job that was accepted and was in none of squeue's answers is waited for (10 min): a killed slurmctld forgets
+# what it has not saved.
+_UNSEEN_S = 20 * MAX_AGE_S
 # Accounting is a few seconds late.
 _ACCOUNTING_TRIES, _ACCOUNTING_S = 4, 3.0
 
@@ -58,10 +58,6 @@ class LocalWatch:
         attempts = attempts_of_order(self._run, order.content)
         return {"kind": "vanished", "told_by": "head", "attempt": attempts[-1].number if attempts else None}
 
-    def living_id(self, order: Order) -> str:
-        """The id of a job of the order that lives although its submission failed; empty without one."""
-        return ""
-
     def withdraw(self, order: Order) -> None:
         """Remove what waits for a run that is decided."""
 
@@ -77,7 +73,6 @@ class SlurmWatch:
         self._queue = Queue()
         self._submitted_at, self._began = 0.0, time.monotonic()
         self._seen = True  # by an earlier launcher, as far as this one knows
-        self._checked = 0.0
         self._living: set[str] = set()  # the jobs that it has seen alive since: sbatch may have printed another number
 
     def submitted(self) -> None:
@@ -98,23 +93,9 @@ class SlurmWatch:
         if found.job in (Presence.WAITING, Presence.RUNNING) or listed or (not self._seen and _lives(order)):
             self._seen = True
             self._living |= {found.queued.job_id} if found.queued is not None else set()
-        elif found.job is Presence.NONE and not self._seen and not self._is_lost(order):
+        elif found.job is Presence.NONE and not self._seen and time.monotonic() - self._began < _UNSEEN_S:
             return JobState(Presence.UNKNOWN, "was accepted and is in none of squeue's answers yet")
         return found
-
-    def _is_lost(self, order: Order) -> bool:
-        """Whether a job that was accepted and never listed is gone: a killed slurmctld forgets what it has not saved.
-
-        Asked once for each of squeue's answers, which may leave a job out for a while.
-        """
-        waited_s, checked, self._checked = time.monotonic() - self._began, self._checked, self._queue.asked
-        if waited_s < _LOST_S or waited_s > _UNSEEN_S or checked == self._queue.asked:
-            return waited_s > _UNSEEN_S
-        try:
-            slurm.job_details(order.job_id)
-        except SlurmError as error:
-            return "invalid job id" in str(error).lower()
-        return False
 
     def last_words(self, order: Order) -> dict[str, Any]:
         """How a job ended that wrote no end itself: by squeue, which remembers it for minutes, and by accounting."""
@@ -132,11 +113,6 @@ class SlurmWatch:
         """What the last job itself printed in its last life: Slurm appends the output of every life."""
         files = [file for folder in self._run.submissions()[-1:] for file in folder.glob("*.out")]
         return "".join(tail(file, since) for file in files)
-
-    def living_id(self, order: Order) -> str:
-        """The id of a job of the order that squeue lists now; empty without one."""
-        queued = self.state(order, fresh=True).queued
-        return queued.job_id if queued is not None else ""
 
     def withdraw(self, order: Order) -> None:
         # Slurm requeues a job whose node it has lost, while its trainer may finish the run there. A job that has begun

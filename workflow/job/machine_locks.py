@@ -1,4 +1,4 @@
-"""Lets one training at a time use this machine, or each of its GPUs, outside Slurm: others wait in their order."""
+"""Lets one training at a time use this machine, or each of its GPUs, outside Slurm: others wait."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import stat
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +24,6 @@ FOLDER_VARIABLE = "ROLLOUTBENCH_LOCKS_DIR"
 """Another folder of locks, for trainings that may share this machine, such as tests."""
 MACHINE = "this machine"
 _POLL_S = 0.5
-_EARLIER_S = 1.0
-"""So long a run lets an earlier one of the same start come first, whose job starts at the same moment."""
 _UUID = re.compile(r"\(UUID: ([^)]+)\)")
 _NO_GPU = ("", "-1", "NoDevFiles")
 
@@ -47,9 +44,7 @@ def _stop_or_locks(
     request: Mapping[str, Any], run: RunPaths, stops: StopRequests, locks: ExitStack
 ) -> dict[str, Any] | None:
     try:
-        names, not_before = lock_names(request, os.environ), time.monotonic() + _EARLIER_S * (request["turn"] > 0)
-        wish = _Wish(locks_folder(os.environ), names, _ticket(request, run), run.folder, not_before)
-        return _wait(wish, run.waits, stops.wanted, locks)
+        return _wait(lock_names(request, os.environ), locks_folder(os.environ), run, stops.wanted, locks)
     except (OSError, UserError) as error:
         return {"kind": "not started", "detail": str(error)}
 
@@ -98,73 +93,34 @@ def _named(gpu: str, uuids: Sequence[str]) -> str:
     return next((uuid for uuid in uuids if uuid.startswith(gpu)), gpu.replace("/", "-"))
 
 
-@dataclass(frozen=True, slots=True)
-class _Wish:
-    """What a training waits for, and its place among those that wait."""
-
-    folder: Path
-    names: Sequence[str]
-    ticket: str
-    run: Path
-    not_before: float
-    """By time.monotonic()."""
-
-    def __str__(self) -> str:
-        return f"process {os.getpid()} trains {self.run}"
-
-    @property
-    def waiting(self) -> Path:
-        return self.folder / f"waiting-{self.ticket}"
-
-    def taken(self, locks: ExitStack) -> str | None:
-        """Take all of its locks, or none and return who has one, as far as it is known."""
-        if time.monotonic() < self.not_before:
-            return f"{self.names[0]}: "
-        with ExitStack() as held:
-            for name in self.names:
-                file = self.folder / f"{name}.lock"
-                if (lock := try_lock(file, note=str(self))) is None:
-                    return f"{name}: {holder_note(file) or ''}"
-                held.enter_context(lock)
-            locks.enter_context(held.pop_all())
-        return None
-
-    def first(self) -> str | None:
-        """Who waits for one of them and comes first."""
-        for other in sorted(self.folder.glob("waiting-*")):
-            if other.name >= self.waiting.name:
-                break
-            run, *names = (holder_note(other) or "").splitlines() or [""]
-            if common := set(self.names) & set(names):
-                return f"{', '.join(sorted(common))}: {run}"
-        return None
-
-
 def _wait(
-    wish: _Wish, told: Path, stopped: Callable[[], dict[str, Any] | None], locks: ExitStack
+    names: Sequence[str],
+    folder: Path,
+    run: RunPaths,
+    stopped: Callable[[], dict[str, Any] | None],
+    locks: ExitStack,
 ) -> dict[str, Any] | None:
-    """Return when the locks are taken, or why the job is to stop; `told` has for whom it waits."""
-    waiting = try_lock(wish.waiting, note="\n".join([f"{wish}, after it has waited", *wish.names]))
+    """Return when the locks are taken, or why the job is to stop; `run.waits` has for whom it waits."""
+    note = f"process {os.getpid()} trains {run.folder}"
     try:
-        while (other := wish.first() or wish.taken(locks)) is not None:
+        while (held := _take(names, folder, note, locks)) is not None:
             if (stop := stopped()) is not None:
                 return stop
-            if not other.endswith(": ") and not told.exists():
-                write_text(told, f"waits for {other}")
+            if (holder := holder_note(held)) and not run.waits.exists():
+                write_text(run.waits, f"waits for {held.stem}: {holder}")
             time.sleep(_POLL_S)
         return None
     finally:
-        # Those of killed jobs are left, and hold up nobody.
-        wish.waiting.unlink(missing_ok=True)
-        told.unlink(missing_ok=True)
-        if waiting is not None:
-            waiting.release()
+        run.waits.unlink(missing_ok=True)
 
 
-def _ticket(request: Mapping[str, Any], run: RunPaths) -> str:
-    """Runs of an earlier start come first, and those of one start in the order of the plan."""
-    try:
-        start = (run.experiment / ".head.lock").stat().st_mtime_ns
-    except FileNotFoundError:  # without snakemake
-        start = time.time_ns()
-    return f"{start:020d}-{request['turn']:06d}-{os.getpid()}"
+def _take(names: Sequence[str], folder: Path, note: str, locks: ExitStack) -> Path | None:
+    """Take all of these locks, or none of them and return one that another process holds."""
+    with ExitStack() as taken:
+        for name in names:
+            file = folder / f"{name}.lock"
+            if (lock := try_lock(file, note=note)) is None:
+                return file
+            taken.enter_context(lock)
+        locks.enter_context(taken.pop_all())
+    return None

@@ -35,7 +35,7 @@ RESOURCES: dict[str, str | int] = {
     **{"mem_mb": 0, "runtime": 0},
     **dict(zip(LIMITS, (5, 120, 10, 600, 7200), strict=True)),
 }
-KEYS = (*RESOURCES, "gres", "nodes", "cpus_per_task", "turn", "train_slots", "submit_to")
+KEYS = (*RESOURCES, "gres", "nodes", "cpus_per_task", "train_slots", "submit_to")
 NO_LONGER_USED = {
     "pair": "give all arms one nodelist or reservation; the report names the nodes of each arm",
     "pair_wait_s": "give all arms one nodelist or reservation",
