@@ -15,8 +15,7 @@ from common.errors import UserError
 from common.files import user_name, write_text
 from workflow.job.place import nvidia_gpus
 from workflow.job.stopping import StopRequests
-from workflow.job.training import node_environment
-from workflow.runs.history import is_own_command
+from workflow.job.training import job_gpus
 from workflow.runs.locks import holder_note, try_lock
 from workflow.runs.paths import RunPaths
 
@@ -65,19 +64,11 @@ def locks_folder(environ: Mapping[str, str]) -> Path:
 
 
 def lock_names(request: Mapping[str, Any], environ: Mapping[str, str]) -> list[str]:
-    """What a training uses: its GPUs by their UUIDs, without any the machine.
-
-    A user's own command may use every GPU that it sees.
-    """
-    own = is_own_command(request)
-    if not own and not int(request["spec"]["workload"].get("gpus_per_node", 0)):
+    """What a training uses: its GPUs by their UUIDs, without any the machine."""
+    if (gpus := job_gpus(request, environ)) == []:
         return [MACHINE]
     uuids = [_uuid(line) for line in nvidia_gpus()[0]]
-    if own:
-        visible = request["env"].get("CUDA_VISIBLE_DEVICES", request["visible_gpus"])
-    else:
-        visible = node_environment(request, environ)["CUDA_VISIBLE_DEVICES"]
-    wanted = uuids if visible is None else [one.strip() for one in str(visible).split(",")]
+    wanted = uuids if gpus is None else [gpu.strip() for gpu in gpus]
     return sorted({_named(one, uuids) for one in wanted if one not in _NO_GPU}) or [MACHINE]
 
 

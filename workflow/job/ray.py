@@ -90,7 +90,7 @@ class _RayNode(Task):
         if self._closed:
             return
         self._closed = True
-        self._status.set("ended")
+        super().close()
         if self._local_problem():
             self._keep_logs()
         end_processes(self._process, grace_s=GRACE_S)
@@ -170,14 +170,6 @@ class RayHead(_RayNode, HeadTask):
             has_client = _has_grpcio(self._setup.python)
             self._start(lambda: self._arguments(has_client), self._find_address)
         self._status.set("up", address=self.address, machine=machine_id(), temporary=str(self._temporary[-1]))
-
-    def command(self, trainer: list[str]) -> list[str]:
-        """The trainer's own command: it joins the cluster itself."""
-        return trainer
-
-    def culprit(self, code: int) -> tuple[str, int | None]:
-        """The trainer, which is one process."""
-        return "", code
 
     def close(self) -> None:
         super().close()

@@ -128,7 +128,7 @@ def end_life(setup: TaskSetup) -> None:
     OwnStatus(setup.folder / status_file(0), setup.place.host, setup.beat_s).set("ended")
 
 
-class Task(ABC):
+class Task:
     """A task's part in its job; `close` ends it."""
 
     def __init__(self, setup: TaskSetup) -> None:
@@ -142,9 +142,9 @@ class Task(ABC):
     def __exit__(self, *error: object) -> None:
         self.close()
 
-    @abstractmethod
     def close(self) -> None:
         """End everything that this task started on this node; a second call does nothing."""
+        self._status.set("ended")
 
     @contextmanager
     def _reporting_failure(self, what: str) -> Iterator[None]:
@@ -184,6 +184,18 @@ class HeadTask(Task):
         self._secret = secrets.token_urlsafe(32)
         self._has_written_secret = False
 
+    def command(self, trainer: list[str]) -> list[str]:
+        """The command that starts the trainer beside what this part has started."""
+        return trainer
+
+    def environment(self) -> dict[str, str]:
+        """Variables that the trainer needs for it."""
+        return {}
+
+    def culprit(self, code: int) -> tuple[str, int | None]:
+        """Who ended the trainer, and that process's exit code (None: a lost node); no name for the trainer itself."""
+        return "", code
+
     def wait_for_nodes(self) -> None:
         """Return when all ranks have joined; a `RendezvousError` when one fails or the time is up."""
         while missing := [peer.name for peer in self._peers if peer.read().get("state") != "joined"]:
@@ -216,7 +228,7 @@ class HeadTask(Task):
         return None
 
 
-class WorkerTask(Task):
+class WorkerTask(Task, ABC):
     """Another rank's part: `join`, then `poll` once a second until `over`, all within `with`."""
 
     def __init__(self, setup: TaskSetup) -> None:

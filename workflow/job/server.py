@@ -31,7 +31,7 @@ from trainers import Spread
 from workflow.job.place import own_ip
 from workflow.job.processes import end_processes, start_in_session
 from workflow.job.ray import RayHead, RayWorker
-from workflow.job.rendezvous import NoServerError, RendezvousError, TaskSetup, WorkerTask
+from workflow.job.rendezvous import HeadTask, NoServerError, RendezvousError, TaskSetup, WorkerTask
 from workflow.job.torchrun import RanksHead, RanksWorker
 from workflow.job.training import server_environment, server_gpus_beside, trainer_command
 from workflow.runs.history import FILES
@@ -211,7 +211,7 @@ class ServerWorker(WorkerTask):
         return {"error": died[0], "code": str(died[1]), "port": "taken" if self._server.port_taken() else "its own"}
 
     def close(self) -> None:
-        self._status.set("ended")
+        super().close()
         self._server.close()
 
 
@@ -237,11 +237,8 @@ def is_healthy(url: str, secret: str) -> bool:
     return True
 
 
-Head = RayHead | RanksHead  # starts and watches a trainer that spreads, on the job's first node
-
-
 @contextmanager
-def started_nodes(request: Mapping[str, Any], setup: TaskSetup, attempt: AttemptPaths) -> Iterator[Head]:
+def started_nodes(request: Mapping[str, Any], setup: TaskSetup, attempt: AttemptPaths) -> Iterator[HeadTask]:
     """Rank 0's part in an attempt, once all nodes of the job take part.
 
     A `RendezvousError` if they do not all join, a `NoServerError` if a server does not answer.

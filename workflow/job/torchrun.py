@@ -62,10 +62,6 @@ class RanksHead(_Ranks, HeadTask):
             self.address = f"{ip}:{free_port()}"
         self._status.set("up", address=self.address, machine=machine_id(), attempt=str(attempt))
 
-    def environment(self) -> dict[str, str]:
-        """Empty: node/ranks.py gives each process its variables."""
-        return {}
-
     def culprit(self, code: int) -> tuple[str, int | None]:
         """What died first, and its exit code (None: a lost node); may take until a silent node counts as dead."""
         own = self._death()
@@ -91,9 +87,6 @@ class RanksHead(_Ranks, HeadTask):
                 failed = status.get("state") == "failed" and "code" in status
                 ends.append((problem, int(status["code"]) if failed else None))
         return ends
-
-    def close(self) -> None:
-        self._status.set("ended")
 
 
 class RanksWorker(_Ranks, WorkerTask):
@@ -139,7 +132,7 @@ class RanksWorker(_Ranks, WorkerTask):
         return {"error": f"{what}{reason} (see {self._setup.log})", "code": str(death.get("code", code))}
 
     def close(self) -> None:
-        self._status.set("ended")
+        super().close()
         end_processes(self._process)
 
 

@@ -14,12 +14,13 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from common.retry import exists, keep_watching, retry_io
 from node.hardware import THREAD_VARIABLES, WAITING
 from trainers import driver_module
 from workflow.job.processes import end_processes, reap_orphans, start_in_session
+from workflow.job.rendezvous import HeadTask
 from workflow.job.stopping import THE_TRAINERS_OWN, SilenceWatchdog, StopRequests, Watchdog, dump_stacks
 from workflow.runs.ends import exit_of, oom_kills
 from workflow.runs.history import FILES, begins_anew, is_own_command
@@ -40,24 +41,9 @@ _STACK = "the stack's files"
 # Exit codes of a trainer that got a stop signal before it handled signals, or after it stopped handling them.
 _BY_SIGNAL = frozenset({-signal.SIGTERM, -signal.SIGUSR2, 128 + signal.SIGTERM})
 _ENDED_BY_STOP = _BY_SIGNAL | {REQUEUE_EXIT_CODE}
+_VISIBLE = "CUDA_VISIBLE_DEVICES"
 # The controller's Python must not leak into the stack's.
 _CONTROLLER_VARIABLES = ("PYTHONHOME", "PYTHONPATH", "VIRTUAL_ENV", "PYTHONWARNINGS")
-
-
-class Head(Protocol):
-    """What runs beside the trainer on its node: a Ray cluster, further processes, or a server."""
-
-    def command(self, trainer: list[str]) -> list[str]:
-        """The command that starts the trainer with it."""
-
-    def environment(self) -> dict[str, str]:
-        """Variables that the trainer needs for it."""
-
-    def poll(self) -> str | None:
-        """What was lost; None while all of it lives."""
-
-    def culprit(self, code: int) -> tuple[str, int | None]:
-        """Who ended the trainer, and that process's exit code; an empty name for the trainer itself."""
 
 
 class Training:
@@ -84,7 +70,7 @@ class Training:
         if is_own_command(request):
             self._watchdog = SilenceWatchdog(attempt.console, first_step_s if factor else float("inf"))
 
-    def run(self, head: Head | None) -> dict[str, Any]:
+    def run(self, head: HeadTask | None) -> dict[str, Any]:
         """How the trainer ended; `again`: the run continues in another attempt."""
         try:
             process = self._start(head)
@@ -97,7 +83,7 @@ class Training:
             # All that the trainer left behind: data loaders, wandb's service, an engine's own processes, daemons.
             end_processes(process)
 
-    def _start(self, head: Head | None) -> subprocess.Popen[bytes]:
+    def _start(self, head: HeadTask | None) -> subprocess.Popen[bytes]:
         command = trainer_command(self._request, self._attempt)
         environment = retry_io(lambda: trainer_environment(self._request, os.environ), _STACK)
         if head is not None:
@@ -109,7 +95,7 @@ class Training:
 
             return retry_io(start, _STACK, _START_PATIENCE_S)
 
-    def _watch(self, process: subprocess.Popen[bytes], head: Head | None) -> dict[str, Any]:
+    def _watch(self, process: subprocess.Popen[bytes], head: HeadTask | None) -> dict[str, Any]:
         kills_before = oom_kills()
         ticked = checked = time.monotonic()
         while (code := process.poll()) is None:
@@ -137,7 +123,7 @@ class Training:
         return self._ended(code, kills_before, head)
 
     def _why_stop(
-        self, process: subprocess.Popen[bytes], head: Head | None, now: float, elapsed_s: float
+        self, process: subprocess.Popen[bytes], head: HeadTask | None, now: float, elapsed_s: float
     ) -> dict[str, Any] | None:
         """Why the trainer must end, once SIGTERM is sent; None while it may continue."""
         if (stop := self._stops.wanted()) is not None:
@@ -158,7 +144,7 @@ class Training:
             process.send_signal(signal.SIGTERM)
         return stop
 
-    def _ended(self, code: int, kills_before: int, head: Head | None) -> dict[str, Any]:
+    def _ended(self, code: int, kills_before: int, head: HeadTask | None) -> dict[str, Any]:
         """The attempt's exit, from the trainer's exit code and what stopped it."""
         # A trainer that finished before the stop reached it has finished the run.
         if retry_io(lambda: exists(self._attempt.done), FILES):
@@ -225,48 +211,31 @@ def stack_file(request: Mapping[str, Any]) -> Path | None:
 
 
 def trainer_environment(request: Mapping[str, Any], environ: Mapping[str, str]) -> dict[str, str]:
-    """A trainer's and its Ray's environment: ours without the controller's Python, plus the stack's and the arm's."""
-    if (stack := stack_file(request)) is None:
-        return _own_environment(request, environ)
-    env = {name: value for name, value in environ.items() if name not in _CONTROLLER_VARIABLES}
-    env = stack_environment(stack, env)
-    env["PYTHONPATH"] = request["cwd"]
-    env["PYTHONUNBUFFERED"] = "1"
-    env |= dict.fromkeys(THREAD_VARIABLES, str(request["cpus"]))
-    gpus = int(request["spec"]["workload"].get("gpus_per_node", 0))
-    if not gpus:
-        env = WAITING | env
+    """A trainer's and its Ray's environment: ours without the controller's Python, plus the stack's and the arm's.
+
+    A user's own command has the user's environment.
+    """
+    gpus, stack = job_gpus(request, environ), stack_file(request)
+    if stack is None:
+        env = dict(environ)
+    else:
+        env = {name: value for name, value in environ.items() if name not in _CONTROLLER_VARIABLES}
+        env = stack_environment(stack, env) | {"PYTHONPATH": request["cwd"], "PYTHONUNBUFFERED": "1"}
+        env |= dict.fromkeys(THREAD_VARIABLES, str(request["cpus"]))
+        env = env if gpus else WAITING | env
     env |= request["env"]
     if gpus:
-        visible = _visible_gpus(request, env, gpus)
-        env["CUDA_VISIBLE_DEVICES"] = ",".join(visible[: gpus - server_gpus_beside(request)])
+        env[_VISIBLE] = ",".join(gpus[: len(gpus) - server_gpus_beside(request)])
+    elif gpus is None:
+        env.pop(_VISIBLE, None)
     return env
-
-
-def _own_environment(request: Mapping[str, Any], environ: Mapping[str, str]) -> dict[str, str]:
-    """The user's environment as it is; submitit's local executor hides all GPUs."""
-    env = dict(environ)
-    if request["cluster"] == "local":
-        env.pop("CUDA_VISIBLE_DEVICES", None)
-        if request["visible_gpus"] is not None:
-            env["CUDA_VISIBLE_DEVICES"] = request["visible_gpus"]
-    return {**env, **request["env"]}
 
 
 def server_environment(request: Mapping[str, Any], environ: Mapping[str, str]) -> dict[str, str]:
     """The environment of a server beside the trainer: the trainer's, but with the last visible GPUs."""
     env = trainer_environment(request, environ)
-    if gpus := int(request["spec"]["workload"].get("gpus_per_node", 0)):
-        visible = _visible_gpus(request, {**environ, **request["env"]}, gpus)
-        env["CUDA_VISIBLE_DEVICES"] = ",".join(visible[gpus - int(request["spec"]["server"]["gpus"]) :])
-    return env
-
-
-def node_environment(request: Mapping[str, Any], environ: Mapping[str, str]) -> dict[str, str]:
-    """The trainer's environment with all of the job's GPUs on this node, a server's too."""
-    env = trainer_environment(request, environ)
-    if not is_own_command(request) and (gpus := int(request["spec"]["workload"].get("gpus_per_node", 0))):
-        env["CUDA_VISIBLE_DEVICES"] = ",".join(_visible_gpus(request, {**environ, **request["env"]}, gpus))
+    if gpus := job_gpus(request, environ):
+        env[_VISIBLE] = ",".join(gpus[len(gpus) - int(request["spec"]["server"]["gpus"]) :])
     return env
 
 
@@ -276,13 +245,17 @@ def server_gpus_beside(request: Mapping[str, Any]) -> int:
     return int(spec["server"]["gpus"]) if "server" in spec and int(spec["workload"].get("nodes", 1)) == 1 else 0
 
 
-def _visible_gpus(request: Mapping[str, Any], env: Mapping[str, str], wanted: int) -> list[str]:
-    """The first `wanted` of the visible GPUs.
+def job_gpus(request: Mapping[str, Any], environ: Mapping[str, str]) -> list[str] | None:
+    """A job's GPUs on this node, as CUDA_VISIBLE_DEVICES has them; None for a user's own command that may use all.
 
     With more of them visible Ray might place two nodes' workers on one node, and torch would use them all.
     """
-    visible = env.get("CUDA_VISIBLE_DEVICES")
-    if request["cluster"] == "local":
-        # submitit's local executor hides all of them.
-        visible = request["env"].get("CUDA_VISIBLE_DEVICES", request["visible_gpus"])
+    own, wanted = is_own_command(request), int(request["spec"]["workload"].get("gpus_per_node", 0))
+    if not (own or wanted):
+        return []
+    # submitit's local executor hides all GPUs.
+    inherited = request["visible_gpus"] if request["cluster"] == "local" else environ.get(_VISIBLE)
+    visible = request["env"].get(_VISIBLE, inherited)
+    if own:
+        return None if visible is None else visible.split(",")
     return (list(map(str, range(wanted))) if visible is None else visible.split(","))[:wanted]
