@@ -44,7 +44,7 @@ from workflow.runs.locks import try_lock
 from workflow.runs.orders import end_of, write_end
 from workflow.runs.paths import AttemptPaths, RunPaths
 from workflow.runs.progress import reached_step, without_new_step
-from workflow.runs.pulse import SILENT_S, HeartbeatWatch
+from workflow.runs.pulse import HeartbeatWatch
 from workflow.slurm import commands as slurm
 from workflow.slurm.commands import SlurmError, may_pass
 
@@ -146,31 +146,23 @@ class JobOnNode:
         return {"kind": "cancelled", "by": by} if by else None
 
     def _take_over(self) -> AbstractContextManager[object] | None:
-        """The run's lock, once the earlier life has released it or is silent; None if that life keeps training.
+        """The right to train, once the earlier life has ended or is silent; None if that life keeps training.
 
-        On this machine the holder of the lock is alive. Under Slurm the earlier life may be on a node that Slurm gave
-        up: it reads life.json with every heartbeat, and ends. Some file systems keep the locks of a dead node, or do
-        not share locks between nodes: there only the silent heartbeat counts.
+        On this machine the holder of the run's lock is alive. Under Slurm the earlier life may be on a node that Slurm
+        gave up: it reads life.json with every heartbeat, and ends. A lock says nothing there: some file systems keep
+        those of a dead node, or do not share them between nodes.
         """
         if self.slurm_id is None:
             return retry_io(lambda: try_lock(self.run.live_lock, patience_s=2.0), FILES)
         life = {"job": self.slurm_id, "token": self._token, "life": self.life, "host": self.host}
         retry_io(lambda: write_json(self.run.life, life), FILES)
-        before = retry_io(lambda: next(reversed(self.run.attempts()), None), FILES)
-        earlier = retry_io(lambda: read_object(before.request), FILES) if before else {}
-        here = before is None or earlier.get("host") == socket.gethostname()
-        watch, lock = HeartbeatWatch(before), None
-        began = time.monotonic()
-        while True:
-            lock = lock or retry_io(lambda: try_lock(self.run.live_lock), FILES)
-            quiet, waited_s = watch.quiet(), time.monotonic() - began
-            if lock is not None and (here or quiet):
-                return lock
-            if quiet and waited_s > SILENT_S:
-                return nullcontext()
-            if self.stops.signal is not None or waited_s > _TAKE_OVER_S:
+        watch = HeartbeatWatch(retry_io(lambda: next(reversed(self.run.attempts()), None), FILES))
+        give_up = time.monotonic() + _TAKE_OVER_S
+        while not watch.quiet():
+            if self.stops.signal is not None or time.monotonic() > give_up:
                 return None
             time.sleep(POLL_S)
+        return nullcontext()
 
     def _not_begun(self) -> dict[str, Any]:
         """The end of a life that cannot begin, since another one keeps training."""
@@ -241,8 +233,13 @@ class JobOnNode:
         training = Training(
             self.request, attempt, self.stops, self.slurm_id is not None, self._is_superseded, self._hung_before
         )
-        alone = Spread.from_spec(self.request) in (Spread.ALONE, Spread.OWN)
-        end = training.run(None) if alone else self._train_on_nodes(attempt, training)
+        # A later life writes its token before it looks for attempts: one of the two sees the other.
+        if self._is_superseded():
+            end: dict[str, Any] = {"kind": "superseded"}
+        elif Spread.from_spec(self.request) in (Spread.ALONE, Spread.OWN):
+            end = training.run(None)
+        else:
+            end = self._train_on_nodes(attempt, training)
         end |= {"attempt": attempt.number, "time": time.time()}
         end["last_step"] = retry_io(lambda: reached_step(attempt), FILES)
         if end["kind"] in ("failed", "killed") and self._has_progressed(earlier, end["last_step"]):
