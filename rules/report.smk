@@ -5,7 +5,7 @@ rule report:
         preflight=f"{RESULTS}/preflight.json",
         steps=lambda wildcards: expand(
             f"{RESULTS}/runs/{{run_id}}/steps.parquet",
-            run_id=wanted_runs(PLAN, checkpoints),
+            run_id=wanted_runs(PLAN, checkpoints, workflow.dryrun),
         ),
     output:
         html=report(

@@ -59,6 +59,9 @@ def test_another_name_of_a_finished_run_trains_nothing(site):
     rename_arm(site, "transformers", "hf")
     plan = planned(site)
     assert plan.count("skip: finished before, as results/small/runs/") == 1, plan
+    dry = site.snakemake("--dry-run")
+    assert dry.returncode == 0 and dry.stderr.count("s0: finished before, as results/small/runs/") == 1, dry.stderr
+    assert "rule train" not in dry.stdout + dry.stderr and "report" in dry.stdout + dry.stderr
     count, said = trained(site)
     assert count == 0 and "hf-save_steps=1-max_response_length=24-s0: finished before, as results/small/runs/" in said
 

@@ -11,10 +11,11 @@ from workflow.commands.cancel import cancel
 from workflow.commands.status import show_status
 from workflow.runs import orders
 from workflow.runs.experiment import ExpectedRun, Experiment
+from workflow.runs.locks import try_lock
 from workflow.runs.run_state import run_states
 
 from ..job.run_bench import RunBench
-from ..runs.make_runs import MadeRun
+from ..runs.make_runs import MadeRun, write
 from ..slurm_files.test_queue import line, squeue
 
 ME = pwd.getpwuid(os.getuid()).pw_name
@@ -79,6 +80,21 @@ def test_what_a_submission_on_its_way_becomes_is_waited_for(bench):
     bench.ended(head)
     assert head.returncode == 1
     bench.wait(lambda: not bench.processes())
+
+
+def test_a_local_job_of_an_earlier_release_is_asked_to_stop_where_it_looks(tmp_path):
+    made = MadeRun(tmp_path / "results" / "mine", "vllm-s0")
+    old = made.paths.folder / "jobs" / "1"
+    write(made.paths.folder / "job.json", {"job": 1})
+    write(old / "job.json", {"cluster": "local", "name": "vllm-s0.old"})
+    lock = try_lock(made.paths.live_lock)
+    assert lock is not None
+    with lock:
+        said = cancel(
+            Experiment("mine", made.paths.experiment, [ExpectedRun("vllm-s0", made.fingerprint)]), ["vllm-s0"]
+        )
+    assert said == ["vllm-s0: asked to stop after its step, with a checkpoint"]
+    assert (old / "stop").read_text() == "soon" and not made.paths.end.exists()
 
 
 def test_names_that_are_no_run_are_refused(tmp_path):

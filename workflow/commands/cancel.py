@@ -79,8 +79,10 @@ def cancel(experiment: Experiment, chosen: Sequence[str], now: bool = False) -> 
 
 def _end(order: Order, when: str) -> None:
     """End an order: its job asks for this before it trains, before it requeues itself, and with every heartbeat."""
-    write_end(order.run, order.start, {"kind": "cancelled", "by": user_name(), "told_by": "cancel"})
-    write_text(order.run.stop, when)
+    if order:
+        write_end(order.run, order.start, {"kind": "cancelled", "by": user_name(), "told_by": "cancel"})
+    for file in filter(None, (order.run.stop, order.old_stop)):
+        write_text(file, when)
 
 
 def _cancel_slurm(experiment: Experiment, orders: dict[str, Order], done: dict[str, str]) -> dict[str, str]:

@@ -20,12 +20,14 @@ from common.files import write_json
 from common.messages import print_message
 from common.verdicts import count_of
 from workflow.config.plan import Plan
-from workflow.config.planned_run import sha256_of
+from workflow.config.planned_run import PlannedRun, sha256_of
 from workflow.runs.history import finished_attempt, matching_attempts, read_object, steps_of
 from workflow.runs.paths import AttemptPaths, RunPaths
 
 _NAMES = ("experiment", "run_id", "arm", "factors", "fingerprint")
 _SHOWN = 8
+# A dry run asks for each rule that needs all runs.
+_named: dict[str, dict[str, FinishedRun]] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +82,14 @@ def finished_before(plan: Plan) -> dict[str, FinishedRun]:
     return chosen
 
 
+def left_to_make(plan: Plan, runs: Mapping[str, PlannedRun]) -> dict[str, PlannedRun]:
+    """The runs without those that a start gives the files of finished ones; the first call names these."""
+    if plan.folder not in _named:
+        _named[plan.folder] = found = finished_before(plan)
+        _say(found, "the start gives it its files, and it is not trained again")
+    return {run_id: run for run_id, run in runs.items() if run_id not in _named[plan.folder]}
+
+
 def _folder(plan: Plan, run_id: str) -> RunPaths:
     return RunPaths(Path(plan.folder) / "runs" / run_id)
 
@@ -112,8 +122,12 @@ def take_over(plan: Plan) -> None:
             del found[run_id]
             why = f"its files cannot be copied ({error.strerror or error}), and it is trained"
             print_message(f"warning: {run_id}: finished before, as {one.run.folder}; {why}")
+    _say(found, "it is not trained again")
+
+
+def _say(found: Mapping[str, FinishedRun], follows: str) -> None:
     for run_id, one in list(found.items())[:_SHOWN]:
-        print_message(f"{run_id}: finished before, as {one.run.folder}; it is not trained again")
+        print_message(f"{run_id}: finished before, as {one.run.folder}; {follows}")
     if len(found) > _SHOWN:
         print_message(f"... and {count_of(len(found) - _SHOWN, 'more run')} finished before under other names")
 

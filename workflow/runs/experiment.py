@@ -14,6 +14,7 @@ from common.errors import UserError
 from common.files import inputs_sha256, write_text
 from common.messages import unknown_name
 from common.verdicts import FIRST_LOOK, looks_so_far, resolving_look
+from workflow.config.finished_before import left_to_make
 from workflow.config.plan import Plan, plan_of
 from workflow.config.planned_run import PlannedRun
 from workflow.runs.history import read_object, steps_of
@@ -143,16 +144,18 @@ def pairs_wanted(plan: Plan, look: Callable[[int], Mapping[str, Any]]) -> int:
     return wanted
 
 
-def wanted_runs(plan: Plan, checkpoints: Any) -> dict[str, PlannedRun]:
+def wanted_runs(plan: Plan, checkpoints: Any, dry: bool = False) -> dict[str, PlannedRun]:
     """All runs, or those of the pairs that are wanted after the looks so far; `checkpoints` is Snakemake's object.
 
-    Its `get` raises Snakemake's exception for a look that is still to be made, or to be made again.
+    Its `get` raises Snakemake's exception for a look that is still to be made, or to be made again. A dry run has none
+    of those that finished under other names: the start gives them their files before any job.
     """
 
     def look(pairs: int) -> Mapping[str, Any]:
         return read_object(Path(checkpoints.look.get(pairs=pairs).output[0]))
 
-    return plan.first_pairs(pairs_wanted(plan, look))
+    runs = plan.first_pairs(pairs_wanted(plan, look))
+    return left_to_make(plan, runs) if dry else runs
 
 
 def is_trained(plan: Plan, run_id: str) -> bool:

@@ -36,6 +36,8 @@ class Order:
     content: dict[str, Any]
     old_name: str = ""
     """The name in Slurm of a job that an earlier release submitted, which this one never attaches to."""
+    old_stop: Path | None = None
+    """The file by which such a job is asked to stop."""
 
     def __bool__(self) -> bool:
         return bool(self.content)
@@ -95,15 +97,16 @@ def order_of(run: RunPaths) -> Order:
     content = read_object(run.order)
     if content.get("folder") != str(run.folder.resolve()):
         content = {}
-    return Order(run, content, _old_name(run))
+    return Order(run, content, *_old_job(run))
 
 
-def _old_name(run: RunPaths) -> str:
-    """The name of the last job that an earlier release submitted for this run; empty once that job has an end."""
-    jobs = run.folder / "jobs" / str(read_object(run.folder / "job.json").get("job", ""))
-    record = read_object(jobs / "job.json")
-    ended = read_object(jobs / "end.json")
-    return str(record.get("name", "")) if record.get("cluster") == "slurm" and not ended else ""
+def _old_job(run: RunPaths) -> tuple[str, Path | None]:
+    """What is left of the last job that an earlier release submitted for this run, while it has no end."""
+    job = run.folder / "jobs" / str(read_object(run.folder / "job.json").get("job", ""))
+    record = read_object(job / "job.json")
+    if not record or read_object(job / "end.json"):
+        return "", None
+    return str(record.get("name", "")) if record.get("cluster") == "slurm" else "", job / "stop"
 
 
 class Presence(StrEnum):
