@@ -12,8 +12,6 @@ import time
 
 import pytest
 
-from workflow.runs.locks import try_lock
-
 from .runs import SlurmScript, fake
 from .test_hostile import rolloutbench
 
@@ -521,16 +519,6 @@ def test_a_wrong_number_from_sbatch_is_corrected_by_the_jobs_name(run, tmp_path)
 
 
 @pytest.mark.full("a scenario on a real Slurm")
-def test_a_lock_that_outlives_its_node_is_not_believed(run):
-    """As on file systems that keep the locks of a node that died."""
-    one = run(steps=3)
-    lock = try_lock(one.run / ".live.lock")
-    assert lock is not None
-    with lock:
-        one.finish(one.start())
-
-
-@pytest.mark.full("a scenario on a real Slurm")
 def test_cancelled_by_us_it_does_not_come_back_though_slurm_has_forgotten_it(run, make_cluster):
     one = run(on=make_cluster(accounting=False, extra=("MinJobAge=2",)), steps=60, env=WAIT_AFTER_2)
     one.head_env["ROLLOUTBENCH_SLURM_EVERY_S"] = "12"
@@ -568,7 +556,6 @@ def test_a_run_that_lives_in_slurm_is_not_trained_here_as_well(run):
     head = one.start(2)
     head.kill()
     head.wait()
-    (one.run / ".live.lock").unlink()  # as on a file system whose locks stay on each machine
     slurms, one.options = one.options, ()
     here = one.start()
     one.wait_for_words(here, f"Slurm job {one.job_id()} was submitted with another profile; waiting for its end (`roll")
