@@ -1,11 +1,13 @@
 """Why an attempt ended, where Slurm's signal reaches the trainer before the process that watches it."""
 
+import json
 import signal
 import subprocess
 from types import SimpleNamespace
 
 import pytest
 
+from common.files import write_text
 from workflow.job.stopping import StopRequests
 from workflow.job.training import Training
 from workflow.runs.ends import explain
@@ -91,8 +93,11 @@ def test_a_kill_before_the_checkpoint_is_said_with_its_remedy(tmp_path, monkeypa
     monkeypatch.setattr(slurm, "job_details", lambda job: RUNNING)
     stops = StopRequests(RunPaths(tmp_path), {"SLURM_JOB_NODELIST": "n1"})
     stops.slurm_id, stops.signal = "7", signal.SIGUSR2
-    training = Training(REQUEST, RunPaths(tmp_path).attempt(1), stops, True, lambda: False, lambda: False)
-    training._watchdog._seconds.extend([400.0, 410.0, 420.0])
+    attempt = RunPaths(tmp_path).attempt(1)
+    rows = [{"step": step, "phases": {"step": 390.0 + 10 * step}, "scalars": {}} for step in (1, 2, 3)]
+    write_text(attempt.metrics, "".join(json.dumps(row) + "\n" for row in rows))
+    training = Training(REQUEST, attempt, stops, True, lambda: False, lambda: False)
+    assert training._watchdog.tick(1.0) is None
     found = training._ended(-signal.SIGKILL, 0, None)
     assert (found["kind"], found["cause"], found["again"]) == ("stopped", "time limit", True)
     assert found["detail"] == (

@@ -5,11 +5,9 @@ from __future__ import annotations
 import shutil
 import signal
 import socket
-import statistics
 import subprocess
 import sys
 import time
-from collections import deque
 from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
@@ -22,7 +20,7 @@ import psutil
 from common.ownership import NotOwnError, read_own
 from workflow.runs.ends import ENDED_BY_SLURM
 from workflow.runs.paths import RunPaths
-from workflow.runs.progress import StepReader
+from workflow.runs.progress import Pace, StepReader
 from workflow.slurm import commands as slurm
 from workflow.slurm.commands import SlurmError
 
@@ -127,36 +125,28 @@ class Watchdog:
     """
 
     def __init__(self, metrics: Path, hang_factor: float, hang_min_s: float, first_step_s: float) -> None:
-        self._reader = StepReader(metrics)
+        self._pace = Pace(StepReader(metrics), recent=50)
         self._factor, self._min_s, self._first_s = hang_factor, hang_min_s, first_step_s
-        self._seconds: deque[float] = deque(maxlen=50)
-        self._last_step: int | None = None
         self._silent_s = 0.0
 
     def tick(self, elapsed_s: float) -> str | None:
         """A sentence if the trainer hangs; call it about once a second."""
         with suppress(OSError):  # steps that cannot be read now are read later
-            for step, seconds in self._reader.new_steps():
-                self._last_step = step
-                self._seconds.append(seconds)
+            if self._pace.advance():
                 self._silent_s = 0.0
         self._silent_s += min(elapsed_s, _LONGEST_TICK_S)
-        if not self._factor or self._silent_s <= self.limit_s:
+        usual_s = self.usual_s
+        limit_s = self._first_s if usual_s is None else max(self._min_s, self._factor * usual_s)
+        if not self._factor or self._silent_s <= limit_s:
             return None
-        after = f"after step {self._last_step}" if self._last_step is not None else "before its first step"
-        usual = f", where {statistics.median(self._seconds):.3g} s are usual" if self._seconds else ""
+        after = "before its first step" if usual_s is None else f"after step {self._pace.last_step}"
+        usual = "" if usual_s is None else f", where {usual_s:.3g} s are usual"
         return f"no new step for {self._silent_s:.0f} s {after}{usual}"
 
     @property
     def usual_s(self) -> float | None:
         """The median of its recent step times; None before the first."""
-        return statistics.median(self._seconds) if self._seconds else None
-
-    @property
-    def limit_s(self) -> float:
-        if not self._seconds:
-            return self._first_s
-        return max(self._min_s, self._factor * statistics.median(self._seconds))
+        return self._pace.usual_s
 
 
 class SilenceWatchdog:

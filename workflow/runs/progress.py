@@ -32,29 +32,44 @@ _BAR = re.compile(
 )
 
 
-class StepReader:
-    """Reads the new steps of one attempt's metrics.jsonl, from an offset on."""
+class GrowingLog:
+    """Reads the complete new lines of a growing file: from its start on, or only its newest part."""
 
-    def __init__(self, path: Path, offset: int = 0) -> None:
-        self._path = path
-        self._offset = offset
+    def __init__(self, path: Path, newest: bool = False) -> None:
+        self._path, self._newest = path, newest
+        self._offset = 0
 
-    def new_steps(self) -> list[tuple[int, float]]:
-        """(step, seconds) of the steps finished since the last call; seconds include the time between steps.
+    def new_lines(self) -> bytes:
+        """The lines since the last call; an incomplete one waits for the next call.
 
-        An incomplete line waits for the next call. Raises OSError if the file exists and cannot be read: that does not
-        mean zero steps.
+        Raises OSError if the file exists and cannot be read: that does not mean that nothing was written.
         """
         try:
             with open_regular(self._path) as file:
-                file.seek(self._offset)
-                data = file.read()
+                newest = file.seek(0, 2) - _TAIL_BYTES if self._newest else 0
+                file.seek(max(self._offset, newest))
+                # A progress bar returns to its line's start.
+                data = file.read().replace(b"\r", b"\n")
+                complete = data[: data.rfind(b"\n") + 1]
+                self._offset = file.tell() - len(data) + len(complete)
+                return complete
         except FileNotFoundError:  # not written yet
-            return []
-        complete = data[: data.rfind(b"\n") + 1]
-        self._offset += len(complete)
+            return b""
+
+
+class StepReader:
+    """Reads the new steps of one attempt's metrics.jsonl, or of its newest part."""
+
+    steps = None
+    """How many it will be: it does not say."""
+
+    def __init__(self, metrics: Path, newest: bool = False) -> None:
+        self._log = GrowingLog(metrics, newest)
+
+    def new_steps(self) -> list[tuple[int, float]]:
+        """(step, seconds) of the steps finished since the last call; seconds include the time between steps."""
         steps = []
-        for line in complete.splitlines():
+        for line in self._log.new_lines().splitlines():
             try:
                 row = json.loads(line)
                 steps.append((int(row["step"]), _step_seconds(row)))
@@ -66,24 +81,16 @@ class StepReader:
 class PrintedSteps:
     """Reads the new steps from a growing log of a user's script; `steps` is how many it will be, if it says so."""
 
-    def __init__(self, console: Path, offset: int = 0) -> None:
-        self._console, self._offset = console, offset
+    def __init__(self, console: Path) -> None:
+        self._log = GrowingLog(console, newest=True)
         self._last = 0
         self.steps: int | None = None
 
     def new_steps(self) -> list[tuple[int, float]]:
         """(step, seconds) of the steps since the last call; 0 seconds where it does not say them."""
-        try:
-            with open_regular(self._console) as file:
-                file.seek(max(self._offset, file.seek(0, 2) - _TAIL_BYTES))
-                data = file.read().replace(b"\r", b"\n")
-                # An incomplete line waits for the next call.
-                self._offset = file.tell() - len(data) + (complete := data.rfind(b"\n") + 1)
-                data = data[:complete]
-        except FileNotFoundError:
-            return []
-        found = [(int(line[1]), float(line[2] or 0)) for line in _LINE.finditer(data)]
-        for bar in [] if found else _BAR.finditer(data):
+        lines = self._log.new_lines()
+        found = [(int(line[1]), float(line[2] or 0)) for line in _LINE.finditer(lines)]
+        for bar in [] if found else _BAR.finditer(lines):
             self.steps = self.steps or int(bar[2])
             if int(bar[2]) == self.steps:
                 found.append((int(bar[1]), float(bar[3] or 0) or 1 / float(bar[4] or "inf")))
@@ -92,11 +99,10 @@ class PrintedSteps:
         return new
 
 
-def reader_of(attempt: AttemptPaths, offset: int = 0) -> StepReader | PrintedSteps:
-    """The reader of an attempt's steps."""
-    if is_own_command(read_object(attempt.spec)):
-        return PrintedSteps(attempt.console, offset)
-    return StepReader(attempt.metrics, offset)
+def reader_of(attempt: AttemptPaths, newest: bool = False) -> StepReader | PrintedSteps:
+    """The reader of an attempt's steps, or of those in the newest part of its log."""
+    own = is_own_command(read_object(attempt.spec))
+    return PrintedSteps(attempt.console) if own else StepReader(attempt.metrics, newest)
 
 
 def log_that_grows(attempt: AttemptPaths) -> Path:
@@ -115,42 +121,66 @@ def _step_seconds(row: dict[str, Any]) -> float:
     return seconds if math.isfinite(seconds) else 0.0
 
 
-class Progress:
-    def __init__(self, reader: StepReader | PrintedSteps, steps: int | None) -> None:
+class Pace:
+    """The steps of an attempt as they are made: the last one, and the usual time of the recent ones.
+
+    An engine's first steps are slow.
+    """
+
+    def __init__(self, reader: StepReader | PrintedSteps, recent: int = 10) -> None:
         self._reader = reader
-        self._steps = steps or 0  # 0: unknown
-        # Only recent steps: an engine's first ones are slow.
-        self._recent: deque[float] = deque(maxlen=10)
+        self._recent: deque[float] = deque(maxlen=recent)
         self.last_step: int | None = None
+
+    def advance(self) -> bool:
+        """Whether there are new steps; raises OSError if they cannot be read now."""
+        new = self._reader.new_steps()
+        self._recent.extend(seconds for _, seconds in new)
+        self.last_step = new[-1][0] if new else self.last_step
+        return bool(new)
+
+    @property
+    def steps(self) -> int | None:
+        """How many there will be, if the log says so."""
+        return self._reader.steps
+
+    @property
+    def last_s(self) -> float:
+        """The seconds of the last step; 0 before the first."""
+        return self._recent[-1] if self._recent else 0.0
+
+    @property
+    def usual_s(self) -> float | None:
+        """The median of the recent steps' seconds; None before the first."""
+        return median(self._recent) if self._recent else None
+
+
+class Progress(Pace):
+    """The progress of an attempt in words."""
+
+    def __init__(self, reader: StepReader | PrintedSteps, steps: int | None) -> None:
+        super().__init__(reader)
+        self._steps = steps or 0  # 0: unknown
 
     def poll(self) -> str | None:
         """The newest step, its time and the time left; None without a new step since the last call."""
-        new: list[tuple[int, float]] = []
         with suppress(OSError):  # no decision depends on this report
-            new = self._reader.new_steps()
-        if not new:
-            return None
-        self._recent.extend(seconds for _, seconds in new)
-        self.last_step, last_s = new[-1]
-        self._steps = self._steps or getattr(self._reader, "steps", None) or 0
-        if not self._steps:
-            return f"step {self.last_step}, {last_s:.2f} s"
-        left = f"about {readable_duration(self.left_s)} left" if self.last_step < self._steps else "last step"
-        return f"step {self.last_step}/{self._steps}, {last_s:.2f} s, {left}"
+            if self.advance() and self.last_step is not None:
+                self._steps = self._steps or self.steps or 0
+                if not self._steps:
+                    return f"step {self.last_step}, {self.last_s:.2f} s"
+                left_s = (self.usual_s or 0.0) * (self._steps - self.last_step)
+                left = f"about {readable_duration(left_s)} left" if self.last_step < self._steps else "last step"
+                return f"step {self.last_step}/{self._steps}, {self.last_s:.2f} s, {left}"
+        return None
 
     @property
     def part(self) -> int:
-        return part_of(self.last_step or 0, self._steps)
-
-    @property
-    def seconds_per_step(self) -> float | None:
-        """Median of the recent steps; None before the first."""
-        return median(self._recent) if self._recent else None
-
-    @property
-    def left_s(self) -> float:
-        """Duration of the remaining steps at the recent pace; 0 before the first step."""
-        return (self.seconds_per_step or 0.0) * (self._steps - (self.last_step or 0))
+        """The part that a run has reached: 0 before its first step, then from 1 to at most `MOST_PARTS` + 1."""
+        if not self.last_step or not self._steps:
+            return 0
+        parts = max(1, min(MOST_PARTS, self._steps // STEPS_OF_A_PART))
+        return 1 + self.last_step * parts // self._steps
 
 
 def reached_step(attempt: AttemptPaths) -> int:
@@ -159,31 +189,11 @@ def reached_step(attempt: AttemptPaths) -> int:
     return logged or max((step for step, _ in reader_of(attempt).new_steps()), default=0)
 
 
-def recent_steps(attempt: AttemptPaths) -> tuple[list[tuple[int, float]], int | None]:
-    """(step, seconds) of an attempt's newest steps, without reading whole files; and how many it says there will be."""
-    reader = reader_of(attempt)
-    if isinstance(reader, PrintedSteps):
-        return reader.new_steps(), reader.steps
-    try:
-        size = attempt.metrics.stat().st_size
-    except FileNotFoundError:  # not written yet
-        return [], None
-    return StepReader(attempt.metrics, max(0, size - _TAIL_BYTES)).new_steps(), None
-
-
 def median(values: Iterable[float]) -> float:
     """Like statistics.median, whose import would cost every waiting launcher half a megabyte."""
     ordered = sorted(values)
     middle = len(ordered) // 2
     return ordered[middle] if len(ordered) % 2 else (ordered[middle - 1] + ordered[middle]) / 2
-
-
-def part_of(step: int, steps: int) -> int:
-    """The part that a run has reached: 0 before its first step, then from 1 to at most `MOST_PARTS` + 1."""
-    if not step or not steps:
-        return 0
-    parts = max(1, min(MOST_PARTS, steps // STEPS_OF_A_PART))
-    return 1 + step * parts // steps
 
 
 def readable_duration(seconds: float) -> str:
@@ -257,7 +267,7 @@ class JobReporter:
         if self._latest and (at_once or self._progress.part > self._reported_part):
             self._print(self._latest)
             self._latest, self._reported_part = None, self._progress.part
-        grace_s, step_s = float(self._order["limits"]["stop_grace_s"]), self._progress.seconds_per_step or 0.0
+        grace_s, step_s = float(self._order["limits"]["stop_grace_s"]), self._progress.usual_s or 0.0
         if self._order["cluster"] == "slurm" and step_s > grace_s and not self._warned:
             self._warned = True
             self._print(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -16,13 +15,12 @@ from workflow.runs.history import finished_attempt, log_of, matching_attempts, r
 from workflow.runs.locks import holder_note
 from workflow.runs.orders import JobState, Order, Presence, QueueReport, clock, order_of, queue_report
 from workflow.runs.paths import AttemptPaths, RunPaths
-from workflow.runs.progress import recent_steps
+from workflow.runs.progress import Pace, reader_of
 from workflow.runs.pulse import filesystem_now, silence_s, still_writes
 from workflow.slurm.commands import seconds_of
 
 DONE = ("finished", "not needed")
 """The states in which nothing is left to do."""
-_RECENT_STEPS = 10
 # A life may take minutes from its start in Slurm to its first output.
 _UNHEARD_S = 600.0
 
@@ -147,11 +145,9 @@ def _with_progress(state: RunState, attempts: Sequence[AttemptPaths]) -> RunStat
     node = (request.get("slurm") or {}).get("nodes") or request.get("host") or ""
     state = replace(state, attempt=attempts[-1].number, node=node)
     for attempt in reversed(attempts):
-        steps, of = recent_steps(attempt)
-        if steps:
-            seconds = [seconds for _, seconds in steps[-_RECENT_STEPS:]]
-            step_s = statistics.median(seconds) or None
-            return replace(state, step=steps[-1][0], step_s=step_s, steps=state.steps or of)
+        pace = Pace(reader_of(attempt, newest=True))
+        if pace.advance():
+            return replace(state, step=pace.last_step, step_s=pace.usual_s or None, steps=state.steps or pace.steps)
     return state
 
 
