@@ -76,29 +76,24 @@ class EngineServer:
             ignore_sigterm=True,
         )
 
-    def died(self) -> tuple[str, int] | None:
-        """A sentence on its end, and its exit code; None while it lives."""
+    def status(self) -> dict[str, str]:
+        """Its URL; once it has ended `error`, a sentence, its exit code, and whether its port was taken."""
         code = None if self._process is None else self._process.poll()
         if code is None:
-            return None
-        name, output = f"the server on {self._task.place.name(self._task.place.rank)}", self._output()
-        if self.port_taken():
-            return f"{name} found its port in use ({self.url}; see {self._setup.log})", code
-        found = list(_REASON.finditer(output))
-        reason = without_secrets((found[-1]["ours"] or found[-1]["own"]).strip()[:300]) if found else ""
-        colon = f": {reason}" if reason else ""
-        return f"{name} {describe_exit(code)}{colon} (see {self._setup.log})", code
-
-    def port_taken(self) -> bool:
-        """Whether it ended because another program had its port."""
-        ended = self._process is not None and self._process.poll() is not None
-        return ended and bool(_PORT_TAKEN.search(self._output()))
+            return {"url": self.url}
+        name = f"the server on {self._task.place.name(self._task.place.rank)}"
+        output = tail(self._setup.log, self._log_start)
+        if taken := bool(_PORT_TAKEN.search(output)):
+            error = f"{name} found its port in use ({self.url}; see {self._setup.log})"
+        else:
+            found = list(_REASON.finditer(output))
+            reason = without_secrets((found[-1]["ours"] or found[-1]["own"]).strip()[:300]) if found else ""
+            colon = f": {reason}" if reason else ""
+            error = f"{name} {describe_exit(code)}{colon} (see {self._setup.log})"
+        return {"error": error, "code": str(code), "port": "taken" if taken else "its own"}
 
     def close(self) -> None:
         end_processes(self._process)
-
-    def _output(self) -> str:
-        return tail(self._setup.log, self._log_start)
 
 
 class ServerHead(RanksHead):
@@ -131,11 +126,11 @@ class ServerHead(RanksHead):
         try:
             super().wait_for_nodes()
             self._remove_secret()
-            self._url = self._own.url if self._own else str(self._peers[-1].read()["url"])
+            self._url = str(self._server_status()["url"])
             self._wait_for_answer()
         except RendezvousError:
             if (died := self._server_died()) is not None:
-                raise NoServerError(died[0], again=self._port_taken()) from None
+                raise NoServerError(died[0], again=self._server_status()["port"] == "taken") from None
             raise
 
     def _wait_for_answer(self) -> None:
@@ -176,17 +171,12 @@ class ServerHead(RanksHead):
         if self._own:
             self._own.close()
 
-    def _server_died(self) -> tuple[str, int] | None:
-        if self._own:
-            return self._own.died()
-        status = self._peers[-1].read()
-        failed = status.get("state") == "failed" and "code" in status
-        return (str(status["error"]), int(status["code"])) if failed else None
+    def _server_status(self) -> dict[str, Any]:
+        return self._own.status() if self._own else self._peers[-1].read()
 
-    def _port_taken(self) -> bool:
-        if self._own:
-            return self._own.port_taken()
-        return self._peers[-1].read().get("port") == "taken"
+    def _server_died(self) -> tuple[str, int] | None:
+        status = self._server_status()
+        return (str(status["error"]), int(status["code"])) if "code" in status else None
 
 
 class ServerWorker(WorkerTask):
@@ -206,9 +196,8 @@ class ServerWorker(WorkerTask):
         self._status.set("joined", url=self._server.url)
 
     def _failure(self) -> dict[str, str] | None:
-        if (died := self._server.died()) is None:
-            return None
-        return {"error": died[0], "code": str(died[1]), "port": "taken" if self._server.port_taken() else "its own"}
+        status = self._server.status()
+        return status if "code" in status else None
 
     def close(self) -> None:
         super().close()
