@@ -270,17 +270,21 @@ class Storm(Strikes):
                 self.log(self.wrong[-1])
 
     def _truths(self, names):
-        """What is so of runs, and by which processes."""
+        """What is so of runs, and by which processes.
+
+        One that Slurm has suspended stands still: where squeue lies, nobody can know of it.
+        """
         commands = {}
-        for process in psutil.process_iter(["cmdline"]):
+        for process in psutil.process_iter(["cmdline", "status"]):
             if "stand_in_trainer.py" in (words := " ".join(process.info["cmdline"] or ())):
-                commands[process.pid] = words
+                commands[process.pid] = words, process.info["status"] == psutil.STATUS_STOPPED
         truths = {}
         for name in names:
             folder = self.runs[name].run
-            pids = frozenset(pid for pid, words in commands.items() if f"{folder}/" in words)
+            here = frozenset((pid, stands) for pid, (words, stands) in commands.items() if f"{folder}/" in words)
+            trains = any(not stands for _, stands in here)
             done = any(folder.glob("attempts/*/done.json"))
-            truths[name] = "done" if done else "trains" if pids else "rests", pids
+            truths[name] = "done" if done else "trains" if trains else "stands still" if here else "rests", here
         return truths
 
 
