@@ -147,7 +147,9 @@ def _with_progress(state: RunState, attempts: Sequence[AttemptPaths]) -> RunStat
     for attempt in reversed(attempts):
         pace = Pace(reader_of(attempt, newest=True))
         if pace.advance():
-            return replace(state, step=pace.last_step, step_s=pace.usual_s or None, steps=state.steps or pace.steps)
+            return replace(
+                state, step=pace.last_step or 0, step_s=pace.usual_s or None, steps=state.steps or pace.steps
+            )
     return state
 
 
