@@ -25,7 +25,7 @@ help:
 	@echo "make check             format, lint, types, Snakemake's lint, and that every test can be loaded"
 	@echo "make lock STACK=name   make the locks of one folder of envs/ again (controller and dev are names too)"
 	@echo "make docs              write the configuration's JSON schema and what docs/ repeat from the code anew"
-	@echo "make picture           draw the README's picture from the quickstart's report"
+	@echo "make picture           draw the README's picture from the report of its example"
 	@echo "CONTRIBUTING.md has the rest, a command each."
 
 # The controller's environment: what its lock says, never half made (the stamp is written last). Its programs have this
@@ -100,5 +100,6 @@ docs: $(VENV)/controller.stamp
 
 picture: $(VENV)/dev.stamp
 	@bash scripts/packages.sh picture
-	@$(MAKE) --no-print-directory quickstart
-	@$(BIN)/python scripts/picture.py
+	@cd tests/answers/faster_at_equal_work && $(CURDIR)/$(BIN)/rolloutbench compare \
+		vllm=a0.log,a1.log,a2.log sglang=b0.log,b1.log,b2.log --report $(CURDIR)/build/vllm-and-sglang
+	@$(BIN)/python scripts/picture.py build/vllm-and-sglang/report.html

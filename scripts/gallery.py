@@ -1,7 +1,7 @@
 """Writes the gallery's verdicts and pictures from their configurations: `python scripts/gallery.py`.
 
 Pages of published figures take seconds and are always written. Pages of trained runs change with each training: name
-them to write them from the finished report in results/, `python scripts/gallery.py quickstart sweep`.
+them to write them from the finished report in results/, `python scripts/gallery.py quickstart`.
 """
 
 from __future__ import annotations
@@ -30,10 +30,8 @@ ENTRIES = {
     "verl-recipe-153": ("docs/gallery/verl-recipe-153.yaml", "phases"),
     "lm-eval-2703": ("docs/gallery/lm-eval-2703.yaml", "phases"),
     "quickstart": ("config.yaml", "phases"),
-    "sweep": ("docs/gallery/sweep.yaml", "phases"),
-    "tuning": ("docs/gallery/tuning.yaml", "phases"),
 }
-TRAINED = ("quickstart", "sweep", "tuning")
+TRAINED = ("quickstart",)
 
 
 def plan_of(name: str) -> Plan:

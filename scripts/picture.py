@@ -1,4 +1,4 @@
-"""Draws docs/report.svg, the picture in the README, from the quickstart's report: `make picture`.
+"""Draws docs/report.svg, the picture in the README, from the report of README's own example: `make picture`.
 
 Chromium prints the page, from its title to the end of the answer, to one PDF sheet. Debian's poppler-utils converts
 it to SVG, which is text.
@@ -50,5 +50,5 @@ def main(page: Path, picture: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(ROOT / "results" / "quickstart" / "report.html", ROOT / "docs" / "report.svg")
+    main(Path(sys.argv[1]).resolve(), ROOT / "docs" / "report.svg")
     sys.exit(0)

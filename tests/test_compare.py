@@ -61,12 +61,23 @@ def test_it_says_what_it_read_then_the_verdict_then_where_the_report_is(compared
     )
 
 
-def test_the_readme_shows_what_it_prints(compared):
-    folder, printed = compared
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    assert len(readme.splitlines()) <= 120
-    shown = readme.partition("    $ rolloutbench compare ")[2].partition("\n\n")[0].splitlines()[1:]
-    assert [line[4:] for line in shown] == printed.replace(f"{folder}/", "").splitlines()
+def shown_in(page):
+    """The first `compare` of a page, in words, and the lines that the page shows after it; `…` stands for any text."""
+    text = (ROOT / page).read_text(encoding="utf-8").replace("\\\n", " ")
+    command, _, rest = text.partition("rolloutbench compare ")[2].partition("\n")
+    printed = rest.partition("prints\n\n")[2] if page.startswith("docs/") else rest
+    return command.split(), [" ".join(part.split()) for part in printed.partition("\n\n")[0].split("…")]
+
+
+@pytest.mark.parametrize(
+    ("page", "folder"), [("README.md", "tests/answers/faster_at_equal_work"), ("docs/tutorial.md", ".")]
+)
+def test_a_page_shows_what_its_command_prints(page, folder):
+    words, shown = shown_in(page)
+    done = program(ROOT / folder, "rolloutbench", "compare", *words, "--verdict-only")
+    assert done.returncode == 0, done.stderr
+    printed = " ".join(done.stdout.split())
+    assert all(part in printed for part in shown) and len(shown[0]) > 200, printed
 
 
 @pytest.mark.full("whole workflows")

@@ -32,6 +32,5 @@ def test_a_report_of_trained_runs_has_a_verdict_for_each_arm_of_its_plan(name):
     titles = re.findall(r"^\*\*(\S+?) vs (\S+?)[:, ]", shown, re.MULTILINE)
     rivals = set(config.arms) - {config.baseline}
     assert dict(titles) == dict.fromkeys(rivals, config.baseline)
-    assert rivals or "Fastest of 6 settings" in shown
     picture = (gallery.FOLDER / f"{name}.svg").read_bytes()
     assert ElementTree.fromstring(picture).tag.endswith("svg") and len(picture) < 100_000
