@@ -64,4 +64,7 @@ def test_rewards_come_by_way_of_the_queue_and_lost_completions_are_told(verl_pyt
         assert line["scalars"]["mismatch/k3"] == pytest.approx(line["scalars"]["rollout_corr/k3_kl"], abs=1e-6)
         assert 0 < line["scalars"]["mismatch/abs"] < 1
         assert "shortened_responses" not in line["scalars"]
+        # What an asynchronous loop's log has more of is named the same: nothing here is old.
+        age = [line["scalars"][f"training/off_policy/trajectory_{of}/mean"] for of in ("staleness", "spans")]
+        assert age == [0.0, 1.0]
         assert {"timing_s/gen", "timing_s/old_log_prob", "timing_s/ref", "timing_s/adv"} <= line["scalars"].keys()
