@@ -144,7 +144,7 @@ def _logs() -> Logs:
             "mean_response_length": ("response_length/mean",),
             "max_response_length": ("response_length/max",),
             "mean_prompt_length": ("prompt_length/mean",),
-            "turns": ("num_turns/mean",),
+            "turns": ("num_turns/mean", "training/num_turns/mean"),
             "tool_seconds": ("agent_loop/tool_calls/mean", "timing_s/agent_loop/tool_calls/mean"),
             "truncated_share": ("response_length/clip_ratio",),
             "reference_kl": ("actor/kl_loss",),

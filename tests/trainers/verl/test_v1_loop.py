@@ -13,6 +13,7 @@ from . import test_verl_grpo as attempts
 
 pytestmark = pytest.mark.full("verl's newer loops in Ray")
 
+AGES = ("off_policy/trajectory_staleness", "off_policy/trajectory_spans", "num_turns")
 ONE_OF_EACH = {
     "transfer_queue": {"backend": {"SimpleStorage": {"num_data_storage_units": 1}}},
     "reward": {"num_workers": 1},
@@ -55,7 +56,7 @@ def test_rewards_come_by_way_of_the_queue_and_lost_completions_are_told(verl_pyt
     assert len(second["samples"]["response_length"]) == 8
     assert "missing_completions" not in second["scalars"]
     check_samples(folder, [0, 1, 2])
-    for line in (first, second):
+    for step, line in enumerate((first, second), 1):
         # phi4 gives -9/13 to 8/13, and half of length's, which is between 0 and 1, is added.
         assert -0.7 <= line["scalars"]["critic/score/min"] < line["scalars"]["critic/score/max"] <= 1.12
         mean = {name: line["scalars"][f"rewards/{name}/mean"] for name in ("phi4", "length")}
@@ -64,7 +65,7 @@ def test_rewards_come_by_way_of_the_queue_and_lost_completions_are_told(verl_pyt
         assert line["scalars"]["mismatch/k3"] == pytest.approx(line["scalars"]["rollout_corr/k3_kl"], abs=1e-6)
         assert 0 < line["scalars"]["mismatch/abs"] < 1
         assert "shortened_responses" not in line["scalars"]
-        # What an asynchronous loop's log has more of is named the same: nothing here is old.
-        age = [line["scalars"][f"training/off_policy/trajectory_{of}/mean"] for of in ("staleness", "spans")]
-        assert age == [0.0, 1.0]
+        # The engine says that its weights are of step 0; the synchronous loop logs ages, spans and turns as the others do.
+        logged = [line["scalars"][f"training/{of}/mean"] for of in AGES]
+        assert logged[:2] == [step - 1.0, 1.0] and logged[2] >= 1
         assert {"timing_s/gen", "timing_s/old_log_prob", "timing_s/ref", "timing_s/adv"} <= line["scalars"].keys()
