@@ -65,7 +65,7 @@ def test_rewards_come_by_way_of_the_queue_and_lost_completions_are_told(verl_pyt
         assert line["scalars"]["mismatch/k3"] == pytest.approx(line["scalars"]["rollout_corr/k3_kl"], abs=1e-6)
         assert 0 < line["scalars"]["mismatch/abs"] < 1
         assert "shortened_responses" not in line["scalars"]
-        # The engine says that its weights are of step 0; the synchronous loop logs ages, spans and turns as the others do.
+        # The engine says that its weights are of step 0. The synchronous loop logs ages, spans and turns, too.
         logged = [line["scalars"][f"training/{of}/mean"] for of in AGES]
         assert logged[:2] == [step - 1.0, 1.0] and logged[2] >= 1
         assert {"timing_s/gen", "timing_s/old_log_prob", "timing_s/ref", "timing_s/adv"} <= line["scalars"].keys()
