@@ -2,8 +2,8 @@
 
 from setuptools import find_namespace_packages, setup
 
-# envs and profiles are data: `new` and `check` read them, also where there is no checkout.
-ROOMS = ["common", "node", "engines", "trainers", "analysis", "workflow", "envs", "profiles"]
+# rules, envs and profiles are data.
+ROOMS = ["common", "node", "engines", "trainers", "analysis", "workflow", "rules", "envs", "profiles"]
 FOUND = find_namespace_packages(include=[pattern for room in ROOMS for pattern in (room, f"{room}.*")])
 
 setup(

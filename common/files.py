@@ -10,6 +10,7 @@ import os
 import pwd
 import secrets
 import stat
+import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -30,6 +31,11 @@ _NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
 def is_checkout() -> bool:
     """Whether `ROOT` is a checkout; the rules train only from a checkout."""
     return (ROOT / "rules" / "train.smk").is_file()
+
+
+def module_command(module: str, *flags: str) -> list[str]:
+    """The words that run a module of ours with this Python, from any folder; `python -m` finds none of a wheel."""
+    return [sys.executable, *flags, "-P", str(ROOT / "common" / "module.py"), module]
 
 
 class DiskFull(UserError):

@@ -7,13 +7,13 @@ rule collect:
     log:
         f"{RESULTS}/runs/{{run_id}}/collect.log",
     wildcard_constraints:
-        run_id=f"(?!(?:{IMPORTED}|{OWN})/)[^/]+",
+        run_id=id_pattern(run_id for run_id, run in PLAN.runs.items() if run.stack),
     conda:
         "../envs/controller/environment.yml"
     params:
         folder=subpath(output[0], parent=True),
     shell:
-        "python -P -m analysis.collect {params.folder:q} --out {output:q} 2> >(tee {log:q} >&2)"
+        'python -P "$ROLLOUTBENCH_MODULE" analysis.collect {params.folder:q} --out {output:q} 2> >(tee {log:q} >&2)'
 
 
 # Reads the steps of a script's run from its own log.
@@ -26,10 +26,10 @@ rule collect_log:
     log:
         f"{RESULTS}/runs/{{run_id}}/collect.log",
     wildcard_constraints:
-        run_id=OWN,
+        run_id=id_pattern(PLAN.own_runs),
     conda:
         "../envs/controller/environment.yml"
     params:
         folder=subpath(output[0], parent=True),
     shell:
-        "python -P -m workflow.launch_scripts.log {params.folder:q} --out {output.steps:q} 2> >(tee {log:q} >&2)"
+        'python -P "$ROLLOUTBENCH_MODULE" workflow.launch_scripts.log {params.folder:q} --out {output.steps:q} 2> >(tee {log:q} >&2)'

@@ -1,5 +1,5 @@
 BUILD = (
-    "python -P -m workflow.stacks build {wildcards.stack:q} --expect {wildcards.lock_id:q} --stacks-dir .stacks"
+    'python -P "$ROLLOUTBENCH_MODULE" workflow.stacks build {wildcards.stack:q} --expect {wildcards.lock_id:q} --stacks-dir .stacks'
     " --backend {resources.backend:q} 2> >(tee {log:q} >&2)"
 )
 

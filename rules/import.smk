@@ -1,14 +1,7 @@
-import re
-
-# The imported runs; without any, a pattern that never matches.
-IMPORTED = "|".join(map(re.escape, PLAN.imports)) or "(?!)"
-# The runs of scripts, whose steps are in their logs.
-OWN = "|".join(map(re.escape, PLAN.own_runs)) or "(?!)"
-
-
 # Imports one run that was trained elsewhere from its logs: its steps and its facts.
 rule import_run:
     input:
+        START,
         # Snakemake treats a name with a brace as a pattern; `state` below also detects changes of such files.
         lambda wildcards: [
             file for file in PLAN.import_files(wildcards.run_id) if "{" not in file
@@ -19,7 +12,7 @@ rule import_run:
     log:
         f"{RESULTS}/runs/{{run_id}}/import.log",
     wildcard_constraints:
-        run_id=IMPORTED,
+        run_id=id_pattern(PLAN.imports),
     # Cluster nodes may not reach a service's API or a user's own folders.
     localrule: True
     conda:
@@ -34,4 +27,4 @@ rule import_run:
         # Unused by the command: it makes Snakemake import a run again if an older log replaced its log.
         state=lambda wildcards: PLAN.import_state(wildcards.run_id),
     shell:
-        "python -P -m analysis.imports {params.spec:q} --out {output.steps:q} --cache .wandb-cache 2> >(tee {log:q} >&2)"
+        'python -P "$ROLLOUTBENCH_MODULE" analysis.imports {params.spec:q} --out {output.steps:q} --cache .wandb-cache 2> >(tee {log:q} >&2)'

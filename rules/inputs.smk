@@ -15,4 +15,4 @@ rule inputs:
             PLAN.inputs[wildcards.inputs_id], sort_keys=True
         ),
     shell:
-        "python -P -m workflow.cli prepare-inputs {params.request:q} --stack {input.stack:q} --out {output:q} 2> >(tee {log:q} >&2)"
+        'python -P "$ROLLOUTBENCH_MODULE" workflow.cli prepare-inputs {params.request:q} --stack {input.stack:q} --out {output:q} 2> >(tee {log:q} >&2)'

@@ -18,5 +18,5 @@ checkpoint look:
         # A function, because Snakemake does not expand braces in its value.
         config=lambda wildcards: json.dumps(config),
     shell:
-        "python -P -m workflow.cli write-look {params.config:q} --plan {input.plan:q} --pairs {wildcards.pairs}"
+        'python -P "$ROLLOUTBENCH_MODULE" workflow.cli write-look {params.config:q} --plan {input.plan:q} --pairs {wildcards.pairs}'
         " --out {output:q} 2> >(tee {log:q} >&2)"

@@ -1,6 +1,8 @@
 # Writes what the report compares. No training depends on this file: with ancient(), Snakemake would ignore changed
 # parameters of a run when the plan changes, and report old runs under a new configuration.
 rule plan:
+    input:
+        START,
     output:
         f"{RESULTS}/plan.json",
     log:
@@ -13,4 +15,4 @@ rule plan:
         # factors in a run's id. A function, because Snakemake does not expand braces in its value.
         config=lambda wildcards: json.dumps(config),
     shell:
-        "python -P -m workflow.cli write-plan {params.config:q} --out {output:q} 2> {log:q}"
+        'python -P "$ROLLOUTBENCH_MODULE" workflow.cli write-plan {params.config:q} --out {output:q} 2> {log:q}'

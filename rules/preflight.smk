@@ -30,7 +30,7 @@ rule settings:
             settings_request(SETTINGS[wildcards.settings_id]), sort_keys=True
         ),
     shell:
-        "python -P -m workflow.cli resolve-settings {params.request:q} --stack {input.stack:q} --out {output:q}"
+        'python -P "$ROLLOUTBENCH_MODULE" workflow.cli resolve-settings {params.request:q} --stack {input.stack:q} --out {output:q}'
         " 2> >(tee {log:q} >&2)"
 
 
@@ -39,7 +39,7 @@ rule settings:
 LOGGED = [*PLAN.imports, *PLAN.first_own_runs]
 # What is known before the training; the whole result if there are no logs.
 CHECKED = f"{RESULTS}/checked.json" if LOGGED else f"{RESULTS}/preflight.json"
-SETUP = site_of(workflow).setup
+SETUP = site_of(workflow, TRAIN).setup
 
 
 # Checks what is impossible, unequal or odd in the experiment, and writes the fairness ledger.
@@ -65,7 +65,7 @@ rule preflight:
         # A function, because Snakemake does not expand braces in its value.
         config=lambda wildcards: json.dumps(config),
     shell:
-        "python -P -m workflow.cli write-preflight {params.config:q} --settings {input.settings:q} --setup {input.setup:q}"
+        'python -P "$ROLLOUTBENCH_MODULE" workflow.cli write-preflight {params.config:q} --settings {input.settings:q} --setup {input.setup:q}'
         " --out {output.checked:q} --clear 2> >(tee {log:q} >&2)"
 
 
@@ -91,5 +91,5 @@ if LOGGED:
         params:
             config=lambda wildcards: json.dumps(config),
         shell:
-            "python -P -m workflow.cli write-preflight {params.config:q} --settings {input.settings:q} --setup {input.setup:q}"
+            'python -P "$ROLLOUTBENCH_MODULE" workflow.cli write-preflight {params.config:q} --settings {input.settings:q} --setup {input.setup:q}'
             " --imported {input.imported:q} --before {input.before:q} --out {output:q} 2> >(tee {log:q} >&2)"

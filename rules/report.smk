@@ -1,5 +1,6 @@
-# Writes the comparison: one page, its tables and its figures as files; all are also in `snakemake --report`.
-rule report:
+# Compares the runs. It writes into a folder of its own: Snakemake removes a job's output before it starts, and a report
+# that fails must leave the one before.
+rule comparison:
     input:
         plan=f"{RESULTS}/plan.json",
         preflight=f"{RESULTS}/preflight.json",
@@ -7,6 +8,23 @@ rule report:
             f"{RESULTS}/runs/{{run_id}}/steps.parquet",
             run_id=wanted_runs(PLAN, checkpoints, workflow.dryrun),
         ),
+    output:
+        temp(directory(f"{RESULTS}/.comparison")),
+    log:
+        f"{RESULTS}/logs/report.log",
+    conda:
+        "../envs/controller/environment.yml"
+    params:
+        folder=subpath(output[0], parent=True),
+    shell:
+        'python -P "$ROLLOUTBENCH_MODULE" analysis.report --plan {input.plan:q} --preflight {input.preflight:q} --results {params.folder:q} --out {output:q}'
+        " --stacks .stacks --all-runs 2> >(tee {log:q} >&2)"
+
+
+# The comparison in its place: one page, its tables and its figures as files; all are also in `snakemake --report`.
+rule report:
+    input:
+        f"{RESULTS}/.comparison",
     output:
         html=report(
             f"{RESULTS}/report.html",
@@ -35,11 +53,11 @@ rule report:
             labels={"experiment": PLAN.config.experiment, "figure": "{figure}"},
         ),
     log:
-        f"{RESULTS}/logs/report.log",
+        f"{RESULTS}/logs/report-files.log",
+    localrule: True
     conda:
         "../envs/controller/environment.yml"
     params:
         folder=subpath(output.html, parent=True),
     shell:
-        "python -P -m analysis.report --plan {input.plan:q} --preflight {input.preflight:q} --results {params.folder:q} --out {params.folder:q}"
-        " --stacks .stacks --all-runs 2> >(tee {log:q} >&2)"
+        "cp -r {input:q}/. {params.folder:q} 2> {log:q}"

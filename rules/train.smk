@@ -7,6 +7,7 @@ AS_WORDS = " ".join(f"{key}={{resources.{key}:q}}" for key in KEYS)
 # run's other files. A local rule: the launcher only waits for the job that it submits.
 rule train:
     input:
+        START,
         # A user's script has none of these.
         stack=ancient(
             lambda wildcards: PLAN.needed_files(wildcards.run_id, PLAN.stack_file)
@@ -26,6 +27,8 @@ rule train:
         f"{RESULTS}/runs/{{run_id}}/done.json",
     log:
         f"{RESULTS}/runs/{{run_id}}/launcher.log",
+    wildcard_constraints:
+        run_id=id_pattern(PLAN.runs),
     # All arms of a seed one after another, in turns by seed, so that a machine's drift affects all arms equally.
     priority: lambda wildcards: PLAN.priorities[wildcards.run_id]
     # The launcher retries; --retries would also submit cancelled jobs again.
@@ -54,6 +57,6 @@ rule train:
             PLAN.runs[wildcards.run_id].spec, sort_keys=True
         ),
     shell:
-        "python -P -m workflow.head.launcher {params.folder:q} --spec {params.spec:q} --inputs {input.inputs:q}"
+        'python -P "$ROLLOUTBENCH_MODULE" workflow.head.launcher {params.folder:q} --spec {params.spec:q} --inputs {input.inputs:q}'
         " --stack {input.stack:q} --log {log:q} --resources "
         f"{AS_WORDS}"

@@ -84,7 +84,7 @@ def deployed(folder):
 
 def test_it_is_a_module_of_another_workflow(tmp_path):
     folder = deployed(tmp_path / "here")
-    profile = ["--set-resources", "import_run:mem_mb=77", "--set-threads", "import_run=1"]
+    profile = ["--set-resources", "compare_import_run:mem_mb=77", "--set-threads", "compare_import_run=1"]
     done = snakemake_of(folder, "-s", "larger.smk", "--config", "mine=2", *profile)
     assert done.returncode == 0, done.stderr
     assert done.stderr.count(", mem_mb=77,") == 2, done.stderr  # of each import, and of no other rule

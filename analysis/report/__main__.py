@@ -128,7 +128,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--baseline", metavar="ARM", help="the baseline, instead of the plan's")
     parser.add_argument("--stacks", type=Path, metavar="DIR", help=".stacks, to show the result of each stack's check")
     parser.add_argument("--preflight", type=Path, help="the preflight's file (default: preflight.json in the results)")
-    parser.add_argument("--all-runs", action="store_true", help="write nothing unless every planned run is read")
+    parser.add_argument("--all-runs", action="store_true", help="for the rule: fail unless all runs are read")
     args = parser.parse_args(argv)
     try:
         content = read_content(args.plan, args.results, args.baseline, args.stacks, args.preflight)
@@ -144,7 +144,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     if content.no_comparison:
         print(shown(content.no_comparison))
     serious = sum(v.level != "note" for v in content.verdicts)
-    print(f"{args.out / 'report.html'}" + (f" ({count_of(serious, 'thing')} to read first)" if serious else ""))
+    # A rule moves it from there to the results.
+    print(
+        f"{(args.results if args.all_runs else args.out) / 'report.html'}"
+        + (f" ({count_of(serious, 'thing')} to read first)" if serious else "")
+    )
     return 0
 
 

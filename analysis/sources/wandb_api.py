@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from common.errors import UserError
-from common.files import ROOT, read_json_object, write_private
+from common.files import module_command, read_json_object, write_private
 from common.shown import shown_output
 
 RUN_FILE = "run.json"
@@ -56,11 +56,10 @@ def download(name: str, cache: Path) -> Path:
             return folder
         # wandb's client writes files where it runs and takes a second to import, so it runs in its own process. In the
         # user's folder it would import a json.py from there, and send the key where ./wandb/settings says.
-        fetch = [sys.executable, "-P", "-m", "analysis.sources.wandb_api", name, "--into", str(folder.absolute())]
+        fetch = [*module_command("analysis.sources.wandb_api"), name, "--into", str(folder.absolute())]
         fetch += ["--first-wait-s", str(FIRST_WAIT_S), "--retries", str(RETRIES)]
         env = {key: value for key, value in os.environ.items() if key not in ("WANDB_MODE", "WANDB_SERVICE")}
         folders = ("WANDB_DIR", "WANDB_CACHE_DIR", "WANDB_DATA_DIR", "WANDB_ARTIFACT_DIR")
-        env["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), env.get("PYTHONPATH")]))
         env |= dict.fromkeys(folders, str(Path(scratch).absolute())) | {"WANDB_ERROR_REPORTING": "false"}
         done = subprocess.run(fetch, cwd=scratch, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True)
     if done.returncode != 0 or not is_complete(folder):

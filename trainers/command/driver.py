@@ -23,7 +23,7 @@ from typing import Any
 
 from common.contracts import DoneFile
 from common.errors import UserError
-from common.files import ROOT, last_lines, open_private, read_json, write_json, write_private
+from common.files import ROOT, last_lines, module_command, open_private, read_json, write_json, write_private
 from common.redaction import without_secrets
 from common.retry import append_json_line, retry_io
 from node.attempt import exit_code, read_spec
@@ -272,7 +272,7 @@ def _keep_logs(settings: Mapping[str, Any], cwd: Path, before: Mapping[Path, os.
 
 def _read_log(run_folder: Path, attempt: int) -> tuple[dict[str, Any], str]:
     """What the log has (`first_step`, `last_step`, `steps`, `step_s`, ...), or nothing and why."""
-    command = [sys.executable, "-P", "-m", READER, str(run_folder), "--attempt", str(attempt)]
+    command = [*module_command(READER), str(run_folder), "--attempt", str(attempt)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, errors="replace", check=False)
     if done.returncode == 0:
         return json.loads(done.stdout.splitlines()[-1]), ""

@@ -13,7 +13,7 @@ from snakemake_interface_logger_plugins.common import LogEvent
 
 NAME = "snakemake_logger_plugin_calm"
 # These rules take seconds, or announce their start themselves.
-_QUIET_RULES = ("all", "plan", "settings", "stack", "inputs", "train", "collect")
+_QUIET_RULES = ("all", "plan", "settings", "stack", "inputs", "train", "collect", "report")
 # Snakemake's message with the path of its log has no event.
 _LOG_PATH = "Complete log"
 # The line of the failed job and the job's own message already report these.

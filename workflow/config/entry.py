@@ -9,14 +9,14 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn
 
 from common.errors import UserError
 from common.messages import did_you_mean, exit_on_user_error, join_first, print_message
-from common.ownership import NotOwnError, let_others_only_read, require_own
+from common.ownership import NotOwnError, require_own
 from common.verdicts import count_of
 from node.hub import source_kind
 from workflow.config.finished_before import take_over
@@ -93,80 +93,19 @@ def snakemake_options(argv: Sequence[str]) -> argparse.Namespace:
         return parser.parse_args([])  # Snakemake reports wrong arguments itself
 
 
-@dataclass
-class _Handlers:
-    """The main Snakefile's handler, and those of the experiments that it uses as modules."""
-
-    main: Callable[[Any], None]
-    of_modules: dict[str, Callable[[], None]]
-
-    def __call__(self, log: Any) -> None:
-        self.main(log)
-        for handler in self.of_modules.values():
-            handler()
-
-
-def enter_as_module(workflow: Any, results: str, handlers: Mapping[str, Any]) -> None:
-    """Makes Snakemake call our onstart and onerror and apply the profile when the Snakefile is used as a module.
-
-    Snakemake 9 calls only the main Snakefile's handlers. It reads a module again for each `use rule`, so each results
-    folder has one pair of handlers. UserError if the module statement moves files: files of our Python code would stay.
-    """
-    moved = workflow.modifier.path_modifier
-    if moved.prefix or moved.modifies_prefixes:
-        raise UserError(
-            f"module {workflow.modifier.namespace} has prefix or replace_prefix, which rolloutbench does not support; "
-            f"remove it: the results are in {results}, and `experiment` in the configuration names that folder"
-        )
-    for event in ("onstart", "onerror"):
-        main = getattr(workflow, f"_{event}")
-        both = main if isinstance(main, _Handlers) else _Handlers(main, {})
-        both.of_modules[results] = handlers[event]
-        setattr(workflow, f"_{event}", both)
-    # set-resources and set-threads use our rule names; `use rule ... as` renames the rules.
-    settings, used = workflow.resource_settings, workflow.modifier.rule_whitelist
-    for overwritten, parsed in (
-        (settings.overwrite_resources, settings._parsed_overwrite_resources),
-        (settings.overwrite_threads, settings._parsed_overwrite_threads),
-    ):
-        for rule in overwritten if used is None else used & set(overwritten):
-            parsed.setdefault(workflow.modifier.modify_rulename(rule), parsed[rule])
-
-
-def start_isolated() -> None:
-    """Makes Snakemake start itself with -P: on a node it would import a json.py of the folder where the user stands.
-
-    Nothing sets it: PYTHONSAFEPATH would reach a site's programs, a stack's build and the user's own rules. And nobody
-    else can write what the rules write, whatever the umask: a group could exchange a model, or a log for a link.
-    """
-    from snakemake_interface_executor_plugins.executors.real import RealExecutor
-
-    let_others_only_read()
-
-    ours = "_rolloutbench_format_job_exec"
-    if hasattr(RealExecutor, ours):  # read again, as a module
-        return
-    setattr(RealExecutor, ours, RealExecutor.format_job_exec)
-
-    def format_job_exec(self: Any, job: Any) -> str:
-        return str(getattr(self, ours)(job)).replace(" -m snakemake ", " -P -m snakemake ", 1)
-
-    RealExecutor.format_job_exec = format_job_exec
-
-
 def _require_readable_request(profile: Path) -> None:
     """UserError if a profile's request for training cannot be read; Snakemake would show a traceback."""
     if errors := replace(read_site(profile), on_slurm=False).request().errors:
         raise UserError("\n".join(f"{profile}: {error}" for error in errors))
 
 
-def require_requests_of(workflow: Any, plan: Plan, starts: bool = False) -> None:
+def require_requests_of(workflow: Any, train: str, plan: Plan, starts: bool = False) -> None:
     """Reads the profile's request into Snakemake's resources; UserError if it is impossible for an unfinished run.
 
     Commands with targets, such as `--until stack`, train nothing. `starts`: training on this machine would start now,
     so that its GPUs count. The launcher checks again.
     """
-    site, settings = site_of(workflow), workflow.dag_settings
+    site, settings = site_of(workflow, train), workflow.dag_settings
     if workflow.is_main_process and not (settings and (settings.targets or settings.until)):
         require_requests(site, [run.spec for run in first_of_each_case(_unfinished(plan))], starts)
 
@@ -182,11 +121,11 @@ def _unfinished(plan: Plan) -> list[PlannedRun]:
     ]
 
 
-def require_startable(workflow: Any, plan: Plan) -> None:
-    """UserError if the experiment cannot run; `workflow` is Snakemake's object."""
+def require_startable(workflow: Any, train: str, plan: Plan) -> None:
+    """UserError if the experiment cannot run; `workflow` is Snakemake's object, `train` its name of that rule."""
     if plan.runs:
         take_over(plan)
-        require_requests_of(workflow, plan, starts=True)
+        require_requests_of(workflow, train, plan, starts=True)
         # Imported here, so that a parse of the Snakefile does not load the code that builds stacks.
         from workflow.stacks.definition import require_closed, require_own_stacks
         from workflow.stacks.found import require_unchanged
@@ -198,7 +137,7 @@ def require_startable(workflow: Any, plan: Plan) -> None:
         unfinished = [run for run in _unfinished(plan) if run.stack]
         require_unchanged(run.stack for run in unfinished)
         require_as_verified(((run.stack, run.lock_id) for run in unfinished), plan.config.envs.backend)
-    require_possible(plan, site_of(workflow).setup)
+    require_possible(plan, site_of(workflow, train).setup)
     require_readable(plan)
     require_sources(plan)
 

@@ -9,7 +9,6 @@ import os
 import secrets
 import shutil
 import subprocess
-import sys
 import time
 from collections.abc import Sequence
 from contextlib import suppress
@@ -17,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from common.errors import UserError
-from common.files import ROOT, last_lines, write_json
+from common.files import ROOT, last_lines, module_command, write_json
 from common.messages import QUOTE, print_message
 from common.ownership import read_own_json
 from common.redaction import without_secrets
@@ -149,7 +148,7 @@ class Submitter:
         self._stop.message = SUBMITTING
         with (self._run.folder / "submit.log").open("ab") as log:
             program = subprocess.Popen(
-                [sys.executable, "-P", "-m", "workflow.head.submit", str(self._run.folder)],
+                [*module_command("workflow.head.submit"), str(self._run.folder)],
                 cwd=ROOT,
                 stdin=subprocess.DEVNULL,
                 stdout=log,

@@ -23,7 +23,7 @@ import submitit
 from submitit.core.utils import FailedJobError, FailedSubmissionError
 from submitit.helpers import clean_env
 
-from common.files import write_json
+from common.files import module_command, write_json
 from common.messages import report_errors
 from common.ownership import obey_only_own_files
 from common.retry import exists, is_transient, retry_io
@@ -39,7 +39,7 @@ from workflow.slurm.request import sbatch_options
 # submitit's local executor needs a time limit; a run on this machine has none.
 _NO_LIMIT_MIN = 60 * 24 * 365
 # In front of submitit's own entry.
-_BEGIN = dict.fromkeys(("local_python", "slurm_python"), f"{shlex.quote(sys.executable)} -u -P -m workflow.job.begin")
+_BEGIN = dict.fromkeys(("local_python", "slurm_python"), shlex.join(module_command("workflow.job.begin", "-u")))
 _SET_UP = Path(__file__).with_name("set_up.sh")
 
 

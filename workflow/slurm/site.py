@@ -78,13 +78,15 @@ class Site:
         return max(0.0, self.runtime_min * 60 - self.stop_grace_s)
 
 
-def site_of(workflow: Any) -> Site:
+def site_of(workflow: Any, rule: str = "train") -> Site:
     """The settings that Snakemake has from its profile and its command line; `workflow` is Snakemake's object.
+
+    `rule` is the name of the rule `train`: a module statement may give it another.
 
     Values that it would misread are replaced: Slurm's times, sizes with units, and text that is also Python.
     """
     settings = workflow.resource_settings
-    train, threads = (one.get("train") for one in (settings.overwrite_resources, settings.overwrite_threads))
+    train, threads = (one.get(rule) for one in (settings.overwrite_resources, settings.overwrite_threads))
     texts = {name: plain_text(getattr(value, "raw", value)) for name, value in (train or {}).items()}
     name_old_keys(texts)
     on_slurm = "slurm_partition" in texts or getattr(workflow.executor_plugin, "name", "") == "slurm"

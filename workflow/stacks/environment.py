@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from common.errors import UserError
-from common.files import ROOT
+from common.files import ROOT, module_command
 from workflow.stacks.definition import SITE_PACKAGES, Stack
 
 CACHE_VARIABLE = "ROLLOUTBENCH_CACHE_DIR"
@@ -23,11 +23,6 @@ CONDA = "{conda}"
 """Placeholder in `run_paths` for the conda prefix; without a conda layer the path is left out."""
 ENV = "{env}"
 """Placeholder in verify.json for the environment's folder, which is renamed after its verification."""
-# As `python -P -m`, also before Python 3.11: the folder where the user stands may have a json.py of somebody else.
-_RUN_MODULE = (
-    "import sys; sys.path[:] = filter(None, sys.path); del sys.argv[0]; import runpy; "
-    "runpy.run_module(sys.argv[0], run_name='__main__', alter_sys=True)"
-)
 
 
 def stack_environment(stack_file: Path, environ: Mapping[str, str]) -> dict[str, str]:
@@ -44,7 +39,7 @@ def run_in_stack(stack_file: Path, module: str, *arguments: str | Path) -> bool:
     """Runs a module of ours in the stack of that verify.json, with its output shown; True if it succeeded."""
     python = stack_file.parent / "env" / "bin" / "python"
     env = stack_environment(stack_file, os.environ) | {"PYTHONPATH": str(ROOT)}
-    return subprocess.run([python, "-c", _RUN_MODULE, module, *arguments], env=env, check=False).returncode == 0
+    return subprocess.run([python, *module_command(module)[-2:], *arguments], env=env, check=False).returncode == 0
 
 
 def environment_in(env: Path, verdict: Mapping[str, Any], environ: Mapping[str, str]) -> dict[str, str]:
