@@ -11,10 +11,12 @@ import json
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NoReturn
 
 from common.errors import UserError
+from common.files import ROOT
 from common.messages import did_you_mean, exit_on_user_error, join_first, print_message
 from common.ownership import NotOwnError, require_own
 from common.verdicts import count_of
@@ -34,6 +36,7 @@ from workflow.slurm.site import read_site, site_of, unknown_profile
 from workflow.start import loading
 
 _SHOWN_SOURCES, _SHOWN_FILES = 5, 8
+_OWN_PROFILE = ROOT / "workflow" / "profiles" / "default"
 _WORKFLOW_PROFILES = [Path("default"), Path("profiles", "default")]
 
 
@@ -78,7 +81,7 @@ def _no_profile_of_others() -> list[str]:
             require_own(found.parent if found.parent.name else found, found, *found.glob("*.yaml"))
     except NotOwnError as error:
         print_message(f"warning: {error} (--workflow-profile {found} uses it)")
-        return ["--workflow-profile", "none"]
+        return ["--workflow-profile", str(_OWN_PROFILE)]
     return []
 
 
@@ -205,7 +208,8 @@ def columns_of(where: str, path: Path) -> list[str] | None:
 def require_sources(plan: Plan) -> None:
     """UserError that names every imported run whose sources cannot be read or belong to another run."""
     problems = []
-    for run in plan.imports.values():
+    # Another Snakemake's Python may have nothing to read logs with; the jobs, which have an environment, say the same.
+    for run in plan.imports.values() if find_spec("pandas") else ():
         try:
             _require_source(run)
         except UserError as error:

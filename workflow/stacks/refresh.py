@@ -8,10 +8,12 @@ import shutil
 import sys
 from pathlib import Path
 
+import yaml
+
 from common.errors import UserError
 from workflow.stacks.conda import PLATFORM, PROGRAMS, check_conda_lock, find_conda
 from workflow.stacks.definition import ENVS, load_stack
-from workflow.stacks.lockfile import check_lock, env_folder, how_to_make, requirements_id
+from workflow.stacks.lockfile import check_lock, env_folder, how_to_make, parse_lock, requirements_id
 from workflow.stacks.uv import Uv, configured_uv, end_of_output, run, torch_arguments, uv_error
 
 CONTROLLER_PYTHON = "3.11"
@@ -26,9 +28,24 @@ def refresh_locks(name: str, envs: Path = ENVS, *, upgrade: bool = False) -> lis
     """
     folder = env_folder(name, envs)
     found = [_refresh(name, folder / "requirements.lock", envs, upgrade)]
-    if (folder / "environment.yml").is_file() and (folder / "stack.yaml").is_file():
-        found.append(_refresh_conda(name, folder / "conda-lock.yml", envs, upgrade))
+    if (folder / "environment.yml").is_file():
+        if (folder / "stack.yaml").is_file():
+            found.append(_refresh_conda(name, folder / "conda-lock.yml", envs, upgrade))
+        else:
+            (folder / "environment.yml").write_text(conda_environment(found[0]), encoding="utf-8")
+            found.append(folder / "environment.yml")
     return found
+
+
+def conda_environment(lock: Path) -> str:
+    """A lock as an environment.yml for `snakemake --sdm conda`, which copies that file alone: it names no other."""
+    pins = [f"{pin.name}=={pin.version}" + (f" ; {pin.marker}" if pin.marker else "") for pin in parse_lock(lock)]
+    environment = {
+        "channels": ["conda-forge", "nodefaults"],
+        "dependencies": [f"python ={CONTROLLER_PYTHON}", "pip", {"pip": pins}],
+    }
+    header = f"# For `snakemake --sdm conda`: the pins of {lock.name}, by `make lock STACK={lock.parent.name}`.\n"
+    return header + yaml.safe_dump(environment, sort_keys=False, width=200)
 
 
 def _refresh(name: str, lock: Path, envs: Path, upgrade: bool) -> Path:
