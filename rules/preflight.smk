@@ -51,9 +51,7 @@ rule preflight:
         # Its variables reach every training.
         setup=[str(SETUP)] if SETUP else [],
     output:
-        checked=CHECKED,
-        # What trainings need, of the runs that are still to be trained: no rule makes that of a finished run.
-        cleared=clearances(PLAN),
+        CHECKED,
     log:
         f"{RESULTS}/logs/preflight.log",
     # Before any training, like the stacks.
@@ -66,7 +64,31 @@ rule preflight:
         config=lambda wildcards: json.dumps(config),
     shell:
         'python -P "$ROLLOUTBENCH_MODULE" workflow.cli write-preflight {params.config:q} --settings {input.settings:q} --setup {input.setup:q}'
-        " --out {output.checked:q} --clear 2> >(tee {log:q} >&2)"
+        " --out {output:q} --clear 2> >(tee {log:q} >&2)"
+
+
+TO_TRAIN = clearances(PLAN)
+
+
+# What trainings need, of the runs that are still to be trained: no rule makes that of a finished run. Snakemake compares
+# each output of a job with each: few at a time.
+for first in range(0, len(TO_TRAIN), 30):
+
+    rule:
+        name:
+            f"clear_{first}"
+        input:
+            CHECKED,
+        output:
+            TO_TRAIN[first : first + 30],
+        log:
+            f"{RESULTS}/logs/clear-{first}.log",
+        priority: 1000000
+        localrule: True
+        conda:
+            "../envs/controller/environment.yml"
+        shell:
+            "touch {output:q} 2> {log:q}"
 
 
 if LOGGED:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from common.errors import UserError
@@ -35,6 +35,12 @@ class Start:
                 with exit_on_user_error():
                     self._check()
         return []
+
+
+def of_run(values: Mapping[str, Any]) -> Any:
+    """A resource that each run has: one value where all have the same, as a function is called for each job."""
+    same = set(values.values())
+    return same.pop() if len(same) == 1 else lambda wildcards: values[wildcards.run_id]
 
 
 def id_pattern(run_ids: Iterable[str]) -> str:

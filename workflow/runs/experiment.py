@@ -11,7 +11,7 @@ from typing import Any
 
 from common.contracts import PlanFile, read_file
 from common.errors import UserError
-from common.files import inputs_sha256, write_text
+from common.files import inputs_sha256
 from common.messages import unknown_name
 from common.verdicts import FIRST_LOOK, looks_so_far, resolving_look
 from workflow.config.finished_before import left_to_make
@@ -175,7 +175,7 @@ def clearances(plan: Plan, runs: Iterable[str] | None = None) -> list[str]:
 
 
 def clear(plan: Plan) -> None:
-    """Write them, and remove those of other configurations: one that comes back is cleared, and trained, again.
+    """Remove those of other configurations: one that comes back is cleared, and trained, again.
 
     Snakemake without metadata, or with `--rerun-triggers mtime`, accepts a done.json of another configuration unless a
     file that its training needs is new.
@@ -185,13 +185,17 @@ def clear(plan: Plan) -> None:
         for old in file.parent.glob(f"{glob.escape(run_id)}-{'[0-9a-f]' * 12}"):
             if old != file:
                 old.unlink(missing_ok=True)
-        write_text(file, "")
 
 
-def needed_clearance(plan: Plan, run_id: str) -> list[str]:
-    """The file that a training needs; for a finished run what it needed then: another input would train it again."""
+def needed_before(plan: Plan, run_id: str, settings_ids: Mapping[str, str]) -> list[str]:
+    """The files of checks that a training needs, its clearance last; `settings_ids` name the files of the settings.
+
+    For a finished run those that it needed then: another input would train it again.
+    """
     file = clearance(plan, run_id)
-    return [file] if not is_trained(plan, run_id) or Path(file).exists() else []
+    checked = plan.needed_files(run_id, plan.checked_file)
+    settings = plan.needed_files(run_id, lambda run_id: f"{plan.folder}/settings/{settings_ids[run_id]}.json")
+    return [*checked, *settings, *([file] if not is_trained(plan, run_id) or Path(file).exists() else [])]
 
 
 def pairs_that_resolved(folder: Path, until: float, most: int) -> int | None:
