@@ -16,7 +16,8 @@ import json, os, sys
 from pathlib import Path
 def option(name):
     return Path(sys.argv[sys.argv.index(name) + 1])
-module = sys.argv[1 + (sys.argv.index("-m") if "-m" in sys.argv else sys.argv.index("-c") + 1)]
+started = next(word for word in sys.argv if word == "-m" or word.endswith("common/module.py"))
+module = sys.argv[sys.argv.index(started) + 1]
 with open({jobs!r}, "a") as jobs:
     print(module, file=jobs)
 if module == "trainers.resolve":
