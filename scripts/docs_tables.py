@@ -12,8 +12,8 @@ from common.files import ROOT, write_text
 from common.gpus import KNOWN_GPUS
 from common.json_types import markdown_table
 from trainers.registry import declared_trees
-from workflow.cli import COMMANDS
 from workflow.commands.parser import EXIT_CODES
+from workflow.commands.table import COMMANDS
 from workflow.config.model import Config, config_schema
 from workflow.stacks.definition import ENVS, load_stack
 
@@ -97,19 +97,32 @@ def page_with(name: str, page: str) -> str:
 
 
 def reference_page() -> str:
-    """The Markdown reference page: one table per section, with each key's type, default and meaning."""
+    """The Markdown reference page: a table for each part of a configuration, keys with those of their sections."""
     schema = Config.model_json_schema()
     parts = [
         "# The configuration\n",
         "<!-- Written by `make docs` from workflow/config/model.py; edit the docstrings there. -->\n",
-        "An experiment is one YAML file: `config.yaml`, or another one given with `--configfile`. It describes only\n"
-        "the science; cores, partitions and walltimes are in a profile. Keys that are not listed here are rejected.\n",
+        "An experiment is one YAML file: `config.yaml`, or another one. It describes only the science; cores,\n"
+        "partitions and walltimes are in a profile. Keys that are not listed here are rejected. `report.currency` is\n"
+        "the key `currency` in the section `report`; `[]` marks a list of sections.\n",
     ]
-    sections = [("The experiment", schema), *_sections(schema)]
-    for title, section in sections:
-        rows = "\n".join(_rows(section))
-        parts.append(f"## {title}\n{_text(section)}\n\n| key | type, default | meaning |\n|---|---|---|\n{rows}\n")
+    for title, name, inside in _PARTS:
+        section = schema["$defs"][name] if name else schema
+        rows = [*_rows(section), *(row for key, of in inside.items() for row in _rows(schema["$defs"][of], f"{key}."))]
+        head = "| key | type, default | meaning |\n|---|---|---|"
+        parts.append(f"## {title}\n{_text(section)}\n\n{head}\n" + "\n".join(rows) + "\n")
     return "\n".join(parts)
+
+
+_PARTS: tuple[tuple[str, str, dict[str, str]], ...] = (
+    ("The experiment", "", {"seeds": "Until", "envs": "Envs", "report": "Report"}),
+    ("`arms.<name>`", "Arm", {"import": "Import", "import.runs[]": "ImportedRun"}),
+    ("`workload`", "Workload", {"model": "Model", "data": "Data"}),
+    ("`workload.rewards[]`", "Reward", {}),
+    ("`workload.rewards[]` with a source", "OwnReward", {}),
+    ("`workload.rewards[]` with a model", "RewardModel", {}),
+)
+"""Each part's title and section of the schema ("" is the whole), and the sections inside it."""
 
 
 def files_page() -> str:
@@ -124,31 +137,14 @@ def files_page() -> str:
     return re.sub(r"<!-- (\w+) -->\n.*?<!-- /\1 -->", table, text, flags=re.DOTALL)
 
 
-def _sections(schema: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
-    titles = {
-        "Arm": "arms.<name>",
-        "Workload": "workload",
-        "Model": "workload.model",
-        "Data": "workload.data",
-        "Reward": "workload.rewards[]",
-        "OwnReward": "workload.rewards[] with a source",
-        "RewardModel": "workload.rewards[] with a model",
-        "Until": "seeds with until",
-        "Envs": "envs",
-        "Import": "arms.<name>.import",
-        "ImportedRun": "arms.<name>.import.runs[]",
-        "Report": "report",
-    }
-    for name, title in titles.items():
-        yield f"`{title}`", schema["$defs"][name]
-
-
-def _rows(section: dict[str, Any]) -> Iterator[str]:
+def _rows(section: dict[str, Any], inside: str = "") -> Iterator[str]:
     # The first alternative of an arm has its required keys; the second is `same_as`.
     required = set(section.get("required") or section.get("anyOf", [{}])[0].get("required", ()))
     for key, field in section["properties"].items():
         default = "required" if key in required else f"`{json.dumps(field.get('default'), ensure_ascii=False)}`"
-        yield f"| `{key}` | {_type(field)}, {default} | {_text(field)} |"
+        kind = _type(field)
+        given = kind if kind == "section" and default != "required" else f"{kind}, {default}"
+        yield f"| `{inside}{key}` | {given} | {_text(field)} |"
 
 
 def _text(part: dict[str, Any]) -> str:
