@@ -9,6 +9,7 @@ import math
 from html.parser import HTMLParser
 from statistics import geometric_mean, mean, stdev
 
+import pandas as pd
 import pytest
 import yaml
 from scipy.stats import t
@@ -182,7 +183,10 @@ def sweep(tmp_path_factory):
     (folder / "numbers.yaml").write_text(yaml.safe_dump(config, sort_keys=False))
     done = run_snakemake(folder, folder / "numbers.yaml")
     assert done.returncode == 0, done.stderr
-    return Tables((folder / "results" / "numbers" / "report.html").read_text(encoding="utf-8")).tables
+    results = folder / "results" / "numbers"
+    page = Tables((results / "report.html").read_text(encoding="utf-8"))
+    comparison = pd.read_csv(results / "tables" / "comparison.csv").to_dict("records")
+    return page.tables | {"comparison": comparison}
 
 
 PAIRS = [(factor, arm) for factor in FACTORS for arm in RIVALS]
@@ -211,6 +215,15 @@ def test_speed(sweep):
         }
         right.append((f"{arm} vs {BASELINE}", cells))
     check(sweep["speed"], right)
+
+
+def test_the_wall_clock(sweep):
+    """The ratio with the time between steps, which the page does not show."""
+    for row, (factor, arm) in zip(sweep["comparison"], PAIRS, strict=True):
+        slow, fast = run_seconds(BASELINE, factor), run_seconds(arm, factor)
+        more = [(mean(of) + BETWEEN) / mean(of) for of in (slow, fast)]
+        assert row["arm"] == arm
+        assert row["wall_speedup"] == pytest.approx(times_as_fast(slow, fast)[0] * more[0] / more[1])
 
 
 def test_ranking(sweep):

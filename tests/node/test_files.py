@@ -136,6 +136,7 @@ def test_tree_sha256_sees_a_change_inside_a_large_file(tmp_path):
 
 def test_environment():
     environment = {"WANDB_MODE": "online", "WANDB_API_KEY": "x", "OMP_NUM_THREADS": "64", "VLLM_API_KEY": "x"}
+    environment["VLLM_PROXY_URL"] = "http://me:secret@proxy:3128"
     environment |= {"TORCHINDUCTOR_CACHE_DIR": "/home/me", "LD_PRELOAD": "/opt/lib/libgomp.so.1:/opt/lib/libc.so"}
     attempt = {"fingerprint": "0123456789abcdef" * 4, "attempt_dir": "/a"}
     set_environment(environment, [3, 5], attempt, "exp")
@@ -147,7 +148,7 @@ def test_environment():
     given_away = Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()
     assert 1024 < int(environment["MASTER_PORT"]) < int(given_away[0])
     reported = reported_environment(environment)
-    assert "VLLM_API_KEY" not in reported
+    assert "VLLM_API_KEY" not in reported and "VLLM_PROXY_URL" not in reported
     assert not any(value == "x" for value in reported.values())
     assert "TORCHINDUCTOR_CACHE_DIR" not in reported, "the place of a cache is of this one process"
     assert reported["LD_PRELOAD"] == "libgomp.so.1 libc.so"
