@@ -31,7 +31,7 @@ class SampledLogProbs:
 
     def _take(self, tokens: Any) -> None:
         if self._last is not None:
-            self._taken.append((tokens, self._last.gather(1, tokens)))
+            self._taken.append(self._last.gather(1, tokens))
 
     def finish(self, ids: Any) -> None:
         """Take the last token of what `generate` returns."""
@@ -39,15 +39,11 @@ class SampledLogProbs:
         self._last = None
 
     def rows(self, completions: Iterable[Sequence[int]]) -> list[list[float]]:
-        """The log-probabilities of each completion's tokens; ms-swift leaves out padding tokens that were sampled."""
+        """The log-probabilities of each completion's tokens; a row of the batch is padded behind them."""
         import torch
 
-        tokens, log_probs = (torch.cat(parts, dim=1).tolist() for parts in zip(*self._taken, strict=True))
-        rows = []
-        for completion, *sampled in zip(completions, tokens, log_probs, strict=True):
-            pairs = zip(*sampled, strict=True)
-            rows.append([next(value for token, value in pairs if token == kept) for kept in completion])
-        return rows
+        rows = torch.cat(self._taken, dim=1).tolist()
+        return [row[: len(completion)] for completion, row in zip(completions, rows, strict=True)]
 
 
 @contextmanager

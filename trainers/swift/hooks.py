@@ -128,6 +128,20 @@ INFER = Hook(
 GENERATION = Hook(
     _TRANSFORMERS, "TransformersEngine._prepare_generation_config", "(self, request_config)", "transformers' settings"
 )
+INFER_FULL = Hook(
+    _TRANSFORMERS,
+    "TransformersEngine._infer_full",
+    "(self, inputs, *, generation_config, adapter_request, request_config, template_inputs)",
+    "returns a response for each row of inputs, whose choices have message, token_ids and finish_reason",
+)
+TEMPLATE = Hook(_TRANSFORMERS, "TransformersEngine.template", "", "of prompts and responses")
+GENERATED_IDS = Hook(
+    "swift.template.base",
+    "Template.get_generate_ids",
+    "(self, generate_ids, num_prompt_tokens)",
+    "called once in _infer_full; returns the generated rows without prompts, in the order of choices",
+)
+DECODE = Hook("swift.template.base", "Template.decode_generate_ids", "(self, generate_ids, ...)", "returns the text")
 DEFAULTS = Hook(_TRANSFORMERS, "TransformersEngine.generation_config", "", "fills what a request lacks")
 
 # The server, and sending weights to it

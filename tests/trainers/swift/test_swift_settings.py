@@ -15,6 +15,7 @@ from node.seeds import engine_seed
 from trainers.protocol import StackFacts
 from trainers.registry import mode_of, tree_for
 from trainers.swift.driver import colocate, timers
+from trainers.swift.driver.train import sampled_ids
 from trainers.swift.trainer import SCHEDULERS, SWIFT, trainer_args
 from trainers.workload import Workload
 from workflow.config.model import Arm
@@ -236,3 +237,16 @@ def test_what_it_cannot_do_is_refused(arm, words, says):
         raw = RAW | {"workload": RAW["workload"] | words, "arms": {"swift": RAW["arms"]["swift"] | arm}}
         plan_runs(parse_config(raw | {"baseline": "swift"}), stack_facts)
     assert says in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("row", "ends", "sampled"),
+    [
+        ([5, 0, 6, 2, 0, 0], [2, 9], [5, 0, 6, 2]),
+        ([5, 6, 0, 0, 0], 0, [5, 6, 0]),  # the end token is the padding token
+        ([5, 0, 6], 2, [5, 0, 6]),
+        ([5, 8, 0, 0], 2, [5, 8]),  # ended by a stop word of the template
+    ],
+)
+def test_padding_is_left_out_only_behind_the_end(row, ends, sampled):
+    assert sampled_ids(row, ends, padding=0) == sampled

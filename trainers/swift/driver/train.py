@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 import sys
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -60,6 +61,7 @@ def train(attempt: dict[str, Any], stop: StopRequest) -> None:
         colocate.vary_seeds(trainer, trainer_args["seed"])
         if not trainer.args.use_vllm:
             _sample_from_all_tokens(trainer.engine)
+            _keep_sampled_padding(trainer.engine)
 
         def hook(clock: PhaseClock, log: Any) -> None:
             SwiftTimers(clock).install(trainer)
@@ -86,6 +88,47 @@ def _sample_from_all_tokens(engine: Any) -> None:
     defaults = copy.deepcopy(hooks.DEFAULTS.get(engine))
     defaults.top_k = 0
     hooks.DEFAULTS.replace(defaults, engine)
+
+
+def _keep_sampled_padding(engine: Any) -> None:
+    """Keep padding tokens that were sampled, and an end token that is the padding token.
+
+    swift 4.6 leaves out every padding token of a response (infer_engine/transformers_engine.py, _infer_full): what was
+    sampled behind one would be learned behind another text.
+    """
+    template, sequences = hooks.TEMPLATE.get(engine), list[Any]()
+
+    def noted(get: Callable[..., Any], *args: Any) -> Any:
+        sequences[:] = [get(*args)]
+        return sequences[0]
+
+    def inferred(infer: Callable[..., Any], inputs: Any, **named: Any) -> Any:
+        responses, config = infer(inputs, **named), named["generation_config"]
+        rows = iter(sequences[0].tolist())
+        for response, asked in zip(responses, named["template_inputs"], strict=True):
+            for choice in response.choices:
+                ids = sampled_ids(next(rows), config.eos_token_id, config.pad_token_id)
+                if ids == choice.token_ids:
+                    continue
+                response.usage.completion_tokens += len(ids) - len(choice.token_ids)
+                response.usage.total_tokens += len(ids) - len(choice.token_ids)
+                choice.token_ids = ids
+                choice.message.content = hooks.DECODE.get(template)(ids, template_inputs=asked)
+                choice.finish_reason = "length" if len(ids) >= config.max_new_tokens else "stop"
+        return responses
+
+    hooks.GENERATED_IDS.wrap(noted, template)
+    hooks.INFER_FULL.wrap(inferred, engine)
+
+
+def sampled_ids(row: Sequence[int], ends: int | Sequence[int], padding: int) -> list[int]:
+    """The tokens that were sampled of a row of a batch, which ends with padding; up to its end token, if it has one."""
+    ended = [at for at, token in enumerate(row) if token in ([ends] if isinstance(ends, int) else ends)]
+    if ended:
+        return list(row[: ended[0] + 1])
+    # A stop word of the template ended it, or its length: then its last tokens may be lost if they are padding.
+    last = max((at for at, token in enumerate(row) if token != padding), default=-1)
+    return list(row[: last + 1])
 
 
 def _generate_for_fsdp() -> None:
