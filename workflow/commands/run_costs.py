@@ -20,11 +20,11 @@ from workflow.config.plan import Plan
 from workflow.config.planned_run import PlannedRun
 from workflow.runs.experiment import Outlook, is_imported, outlook, planned_experiment
 from workflow.runs.history import steps_of
-from workflow.runs.orders import QueueReport
 from workflow.runs.paths import RunPaths
 from workflow.runs.progress import readable_duration
 from workflow.runs.run_state import RunState, run_states
 from workflow.slurm.sbatch import gpus_of_gres
+from workflow.slurm.shared_queue import Queue
 from workflow.slurm.site import Site
 from workflow.stacks.verification import stack_notes
 
@@ -68,10 +68,10 @@ class Estimate:
         return None if self.time_s is None or self.gpus is None else self.gpus * self.time_s / 3600
 
 
-def estimates_of(plan: Plan, site: Site, given_step_s: float | None) -> tuple[list[Estimate], QueueReport]:
-    """An estimate of each run, in the plan's order, and Slurm's report on the existing jobs."""
+def estimates_of(plan: Plan, site: Site, given_step_s: float | None) -> tuple[list[Estimate], Queue]:
+    """An estimate of each run, in the plan's order, and squeue's answer on the existing jobs."""
     experiment = planned_experiment(plan)
-    states, report = run_states(experiment)
+    states, queue = run_states(experiment)
     runs = list(plan.runs.values())
     before = finished_before(plan)
     estimates = []
@@ -84,7 +84,7 @@ def estimates_of(plan: Plan, site: Site, given_step_s: float | None) -> tuple[li
         if state.attempt is not None:
             saved = _saved_step(experiment.run(run.run_id), run.fingerprint, state.step)
         estimates.append(_estimate(run, state, saved, pace, site))
-    return estimates, report
+    return estimates, queue
 
 
 def _paces(runs: Sequence[PlannedRun], states: Sequence[RunState], given_step_s: float | None) -> list[Pace]:
@@ -182,7 +182,7 @@ class Cost:
 
 def cost_of(plan: Plan, site: Site, given_step_s: float | None) -> Cost:
     """The cost of a plan on a site; `given_step_s`: of arms without a measured step."""
-    estimates, report = estimates_of(plan, site, given_step_s)
+    estimates, queue = estimates_of(plan, site, given_step_s)
     ahead = outlook(plan)
     certain = plan.first_pairs(ahead.wanted)
     estimates = [
@@ -191,7 +191,7 @@ def cost_of(plan: Plan, site: Site, given_step_s: float | None) -> Cost:
         else one
         for one in estimates
     ]
-    return Cost(plan, site, estimates, ahead, report.unavailable or "")
+    return Cost(plan, site, estimates, ahead, queue.error or "")
 
 
 def cost_lines(cost: Cost) -> list[str]:

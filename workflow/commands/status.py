@@ -21,11 +21,12 @@ from workflow.runs.ends import explain
 from workflow.runs.experiment import Experiment, find_experiment, is_imported, unplanned
 from workflow.runs.history import read_object
 from workflow.runs.locks import can_ask, holder_note
-from workflow.runs.orders import QueueReport, clock
+from workflow.runs.orders import clock
 from workflow.runs.progress import readable_duration
 from workflow.runs.run_state import DONE, RunState, run_states
 from workflow.slurm import commands as slurm
 from workflow.slurm.commands import explain_wait
+from workflow.slurm.shared_queue import Queue
 from workflow.stacks.verification import stack_notes
 
 HEADER = ("run", "state", "job", "node", "attempt", "step", "s/step", "left", "limit in", "note")
@@ -119,16 +120,16 @@ def status_lines(snapshot: Snapshot) -> list[str]:
 
 
 def take_snapshot(experiment: Experiment) -> Snapshot:
-    states, report = run_states(experiment)
+    states, queue = run_states(experiment)
     now = time.strftime("%H:%M:%S")
     rows = [row_of(state) for state in states]
     for run in experiment.imports:
         state, note = ("imported", "") if is_imported(experiment, run) else ("to import", "snakemake reads it")
         rows.append((run.run_id, state, *("" for _ in HEADER[3:]), note))
-    return Snapshot(now, states, rows, _notes(experiment, states, report))
+    return Snapshot(now, states, rows, _notes(experiment, states, queue))
 
 
-def _notes(experiment: Experiment, states: Sequence[RunState], report: QueueReport) -> list[str]:
+def _notes(experiment: Experiment, states: Sequence[RunState], queue: Queue) -> list[str]:
     """The lines below the table: failures, remarks, the number of runs in each state, and what manages them."""
     failures: list[str] = []
     for state in states:
@@ -136,7 +137,7 @@ def _notes(experiment: Experiment, states: Sequence[RunState], report: QueueRepo
             failures.append(f"{state.run_id}: {explain(state.end)}")
             failures += [f"  log: {state.log}"] if state.log else []
     lines: list[str] = []
-    for part in (failures, _remarks(experiment, states, report), [_count(experiment, states)]):
+    for part in (failures, _remarks(experiment, states, queue), [_count(experiment, states)]):
         lines += ["", *part] if part else []
     return lines + _manager_lines(experiment.folder, states)
 
@@ -205,12 +206,11 @@ def readable_step(seconds: float) -> str:
     return f"{seconds:.0f}" if seconds >= 100 else f"{seconds:.1f}" if seconds >= 10 else f"{seconds:.2f}"
 
 
-def _remarks(experiment: Experiment, states: Sequence[RunState], report: QueueReport) -> list[str]:
+def _remarks(experiment: Experiment, states: Sequence[RunState], queue: Queue) -> list[str]:
     reasons = dict.fromkeys(state.reason for state in states)
     lines = [f"{reason}: {text}" for reason in reasons if (text := explain_wait(reason))]
-    if report.unavailable:
-        error = f" ({report.queue.error})" if report.queue.error else ""
-        lines.append(f"{report.unavailable}{error}: the table shows only what the files contain")
+    if queue.error:
+        lines.append(f"{queue.error}: the table shows only what the files contain")
     extra, _ = run_states(unplanned(experiment))
     lines += [
         f"{state.run_id}, which is not in this plan, also has a job: {state.state} {state.job_id}"

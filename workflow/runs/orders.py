@@ -10,7 +10,7 @@ import os
 import shutil
 import time
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
@@ -148,24 +148,18 @@ def local_job(run: RunPaths) -> JobState:
     return JobState(Presence.RUNNING if beats else Presence.NONE)
 
 
-@dataclass(frozen=True, slots=True)
-class QueueReport:
-    """squeue's answer, and why it does not describe the present; empty if it does."""
-
-    queue: Queue = field(default_factory=Queue)
-    unavailable: str = ""
-
-    def state(self, order: Order) -> JobState:
-        """The state of an order's job from a single look."""
-        if order.on_slurm:
-            return JobState(Presence.UNKNOWN) if self.unavailable else slurm_job(self.queue, order.names)
-        return local_job(order.run)
+def job_state(order: Order, queue: Queue) -> JobState:
+    """The state of an order's job from a single look."""
+    return slurm_job(queue, order.names) if order.on_slurm else local_job(order.run)
 
 
-def queue_report(experiment: Path, orders: Iterable[Order]) -> QueueReport:
-    """squeue's answer on an experiment's open orders; Slurm is not asked if there are none."""
+def queue_now(experiment: Path, orders: Iterable[Order]) -> Queue:
+    """squeue's answer on an experiment's open orders; its error says why it does not describe the present.
+
+    Slurm is not asked if there are none.
+    """
     if not any(order.on_slurm and not order.end() for order in orders):
-        return QueueReport()
+        return Queue()
     file, owner, now = queue_file(experiment), owner_of(experiment), time.time()
     if owner != os.getuid():
         # An answer contains one user's jobs: ours would lack theirs.
@@ -175,8 +169,9 @@ def queue_report(experiment: Path, orders: Iterable[Order]) -> QueueReport:
     else:
         queue, problem = shared_queue.ask(file, now - MAX_AGE_S), "Slurm does not answer; it was asked at"
     if queue.error is None and now - queue.asked < _STALE_S:
-        return QueueReport(queue)
-    return QueueReport(queue, f"{problem} {clock(queue.asked)}" if queue.asked else "Slurm does not answer")
+        return queue
+    why = f"{problem} {clock(queue.asked)}" if queue.asked else "Slurm does not answer"
+    return replace(queue, error=f"{why} ({queue.error})" if queue.error else why)
 
 
 def owner_of(path: Path) -> int:

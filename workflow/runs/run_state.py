@@ -13,11 +13,12 @@ from workflow.runs.ends import Then, end_from_slurm, explain, what_follows
 from workflow.runs.experiment import ExpectedRun, Experiment, run_folders
 from workflow.runs.history import finished_attempt, log_of, matching_attempts, read_object, steps_of
 from workflow.runs.locks import holder_note
-from workflow.runs.orders import JobState, Order, Presence, QueueReport, clock, order_of, queue_report
+from workflow.runs.orders import JobState, Order, Presence, clock, job_state, order_of, queue_now
 from workflow.runs.paths import AttemptPaths, RunPaths
 from workflow.runs.progress import Pace, reader_of
 from workflow.runs.pulse import filesystem_now, silence_s, still_writes
 from workflow.slurm.commands import seconds_of
+from workflow.slurm.shared_queue import Queue
 
 DONE = ("finished", "not needed")
 """The states in which nothing is left to do."""
@@ -69,20 +70,20 @@ class RunState:
         return (self.steps - self.step) * self.step_s
 
 
-def run_states(experiment: Experiment) -> tuple[list[RunState], QueueReport]:
+def run_states(experiment: Experiment) -> tuple[list[RunState], Queue]:
     """The states of all runs of an experiment; Slurm is asked only if it may have one of their jobs."""
     present = run_folders(experiment.folder)
     orders = {run.run_id: order_of(experiment.run(run.run_id)) for run in experiment.runs if run.run_id in present}
-    report = queue_report(experiment.folder, orders.values())
+    queue = queue_now(experiment.folder, orders.values())
     now = filesystem_now(experiment.folder) if any(order.on_slurm for order in orders.values()) else time.time()
     states = [
-        _run_state(run, orders[run.run_id], report, now)
+        _run_state(run, orders[run.run_id], queue, now)
         if run.run_id in present
         else RunState(run.run_id, steps=run.steps)
         for run in experiment.runs
     ]
     needed = [run.needed for run in experiment.runs]
-    return [one if of else _unneeded(one) for one, of in zip(states, needed, strict=True)], report
+    return [one if of else _unneeded(one) for one, of in zip(states, needed, strict=True)], queue
 
 
 def _unneeded(state: RunState) -> RunState:
@@ -93,10 +94,10 @@ def _unneeded(state: RunState) -> RunState:
     return replace(state, state="not needed", detail="", note=note, end={}, log=None)
 
 
-def _run_state(expected: ExpectedRun, order: Order, report: QueueReport, now: float) -> RunState:
+def _run_state(expected: ExpectedRun, order: Order, queue: Queue, now: float) -> RunState:
     """One run's state; `now` is the file system's time."""
     run = order.run
-    job = report.state(order) if not (order.end() and not order.on_slurm) else JobState(Presence.NONE)
+    job = job_state(order, queue) if not (order.end() and not order.on_slurm) else JobState(Presence.NONE)
     writes = job.job is Presence.NONE and order.on_slurm and still_writes(run, now)
     if writes and not order.end():
         job = JobState(Presence.RUNNING, "squeue does not list it, and it still writes")
@@ -122,7 +123,7 @@ def _run_state(expected: ExpectedRun, order: Order, report: QueueReport, now: fl
         if any(exists(attempt.done) for attempt in run.attempts()):
             return replace(state, note="finished, of another configuration")
         return replace(state, note="its launcher is about to submit it" if state.launcher else "")
-    state = _ended(state, order, report)
+    state = _ended(state, order, queue)
     if writes:
         note = "its last attempt still writes, on a node that Slurm gave up: `rolloutbench cancel` ends it"
         state = replace(state, note="; ".join(filter(None, (state.note, note))))
@@ -177,11 +178,11 @@ def _alive(state: RunState, job: JobState, order: Order, now: float) -> RunState
     return replace(state, walltime_left_s=seconds_of(queued.left))
 
 
-def _ended(state: RunState, order: Order, report: QueueReport) -> RunState:
+def _ended(state: RunState, order: Order, queue: Queue) -> RunState:
     """The state of a run without a job that has not finished: its order has ended, or nobody has seen to it yet."""
     if not order:  # its attempts are those of an earlier release
         return replace(state, state="stopped")
-    end = order.end() or _last_words(order, report)
+    end = order.end() or _last_words(order, queue)
     state = replace(state, end=end, log=log_of(order.run, end))
     if end["kind"] == "cancelled":
         by = str(end.get("by") or "")
@@ -194,10 +195,10 @@ def _ended(state: RunState, order: Order, report: QueueReport) -> RunState:
     return replace(state, state="failed", detail="no proof" if end["kind"] == "finished" else end["kind"])
 
 
-def _last_words(order: Order, report: QueueReport) -> dict[str, Any]:
+def _last_words(order: Order, queue: Queue) -> dict[str, Any]:
     """How a job ended that wrote no end itself, as far as a single look can tell."""
     if not order.on_slurm:
         return {"kind": "vanished"}
-    listed, lives = report.queue.ended(order.name, order.content["job_ids"]), order.run.attempts()[-1:]
+    listed, lives = queue.ended(order.name, order.content["job_ids"]), order.run.attempts()[-1:]
     newest = {**read_object(lives[0].exit), "attempt": lives[0].number} if lives else None
     return end_from_slurm(listed.state if listed else "", None, newest, "")
