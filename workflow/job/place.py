@@ -99,10 +99,7 @@ def nvidia_gpus() -> tuple[list[str], str]:
 
 
 def own_ip(place: Place) -> str:
-    """The address at which the job's other nodes reach this one."""
-    resolved = _resolve(place.host)
-    if resolved is not None and _is_ours(resolved):
-        return resolved
+    """The address at which the job's other nodes reach this one: ours on the route to one of them."""
     others = [ip for rank, host in enumerate(place.hosts) if rank != place.rank and (ip := _resolve(host))]
     for target in (*others, "198.51.100.1"):  # the last is reserved for documentation: it selects the default route
         if ip := source_ip(target):
@@ -117,15 +114,6 @@ def _resolve(host: str) -> str | None:
         return None
     addresses = [str(entry[4][0]) for entry in found]
     return next((ip for ip in addresses if not ip.startswith("127.")), None)
-
-
-def _is_ours(ip: str) -> bool:
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        try:
-            probe.bind((ip, 0))
-        except OSError:
-            return False
-    return True
 
 
 def source_ip(target: str) -> str | None:
