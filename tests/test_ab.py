@@ -15,9 +15,10 @@ from tests.patience import run as run_patiently
 from tests.programs import executable
 from tests.trainers.command.script_bench import CONSOLES, FORMATS, program
 from trainers.command.driver import keep, prepared
+from workflow.checks.refused_jobs import _kinds
 from workflow.cli import main
 from workflow.config.plan import load_plan
-from workflow.slurm.site import _kinds, read_site
+from workflow.slurm.site import read_site
 
 ROOT = Path(__file__).resolve().parents[1]
 SCRIPT = """#!/bin/bash

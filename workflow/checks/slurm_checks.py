@@ -12,13 +12,14 @@ from typing import Any
 from common.files import user_name
 from common.findings import Finding
 from workflow.checks import Outcome, SiteCheck, Unchecked, lacking, site_finding
+from workflow.checks.refused_jobs import refusals
 from workflow.head.train_rule import exposed, machine_lacks, request_errors
 from workflow.preflight.variables import exported
 from workflow.slurm import commands as slurm
 from workflow.slurm.commands import SlurmError, seconds_of
 from workflow.slurm.request import Request
 from workflow.slurm.sbatch import WHERE
-from workflow.slurm.site import Site, refusals
+from workflow.slurm.site import Site
 
 PROGRAMS = ("sbatch", "squeue", "scontrol", "scancel")
 _NEVER = "the job would be rejected, or wait forever, after the stacks are built"
