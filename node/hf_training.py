@@ -130,8 +130,6 @@ def train_to_end(
     settings besides its arguments. With `own_generation` the trainer's own model generates, from this process's random
     numbers.
     """
-    import torch
-
     stop.install()
     resumed_from = _common_step(Path(job.attempt["checkpoint_dir"]), trainer.accelerator.num_processes)
     checkpoint = Path(job.attempt["checkpoint_dir"]) / f"checkpoint-{resumed_from}"
@@ -139,30 +137,39 @@ def train_to_end(
     for reward in rewards:
         reward.ready(trainer.args.device)
     log = _step_log(job, stop, trainer, rewards, hook, resumed_from)
-    last, is_main = trainer.args.max_steps, trainer.accelerator.is_main_process
     if resumed_from:
         _continue_data_order(trainer, checkpoint)
-        if is_main:
+        if trainer.accelerator.is_main_process:
             print(f"resuming from step {resumed_from}", flush=True)
     if own_generation:
         _seed_generation(trainer, resumed_from)
-    if resumed_from < last:
+    if resumed_from < trainer.args.max_steps:
         # transformers trains one step too many from a checkpoint of the last step.
         stop.training = True
         trainer.train(resume_from_checkpoint=str(checkpoint) if resumed_from else None)
     tracker.finish()
-    if (ranks := trainer.accelerator.num_processes) > 1:
+    _end(job, trainer, log, packages, engine, further or {})
+
+
+def _end(
+    job: Job, trainer: Any, log: Any, packages: Iterable[str], engine: Mapping[str, Any], further: Mapping[str, Any]
+) -> None:
+    """Write done.json on rank 0; `RequeueError` if the last step is still to come."""
+    import torch
+
+    last, ranks = trainer.args.max_steps, trainer.accelerator.num_processes
+    if ranks > 1:
         torch.distributed.destroy_process_group()  # only rank 0 has work left
     if log.last_step < last:
         raise RequeueError(f"after step {log.last_step} of {last}, with a checkpoint")
-    if is_main:
+    if trainer.accelerator.is_main_process:
         write_done(
             job,
             first_step=log.first_step,
             last_step=log.last_step,
             packages=packages,
             hardware=job.hardware(torch.get_num_threads()) | ({"processes": ranks} if ranks > 1 else {}),
-            trainer={**trainer.args.to_dict(), **(further or {})},
+            trainer={**trainer.args.to_dict(), **further},
             engine=engine,
         )
 
