@@ -126,15 +126,6 @@ class SlurmPlace(TypedDict):
     nodes: str
 
 
-class SpeedFigure(TypedDict):
-    """One measurement of a node; more is faster."""
-
-    what: Annotated[str, "what was measured"]
-    unit: Annotated[str, "unit of the values"]
-    gpu: Annotated[int | None, "the GPU's number among the job's; null for the whole node"]
-    values: Annotated[list[float], "one value for each repetition"]
-
-
 class AttemptFile(TypedDict):
     """`attempts/<n>/attempt.json`, written by the job on the node: the inputs of one attempt."""
 

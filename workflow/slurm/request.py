@@ -39,7 +39,7 @@ KEYS = (*RESOURCES, "gres", "nodes", "cpus_per_task", "train_slots", "submit_to"
 NO_LONGER_USED = {
     "pair": "give all arms one nodelist or reservation; the report names the nodes of each arm",
     "pair_wait_s": "give all arms one nodelist or reservation",
-    "node_speed_s": "`srun python -m node.node_speed GPUS FOLDER` measures a node",
+    "node_speed_s": "`srun dcgmi diag -r 3` and NCCL's all_reduce_perf measure a node's GPUs",
 }
 """Keys of earlier releases, and what to use instead. They are named once and ignored."""
 _SNAKEMAKES = ("mem", "mem_mib", "disk", "disk_mb", "disk_mib", "tmpdir")
