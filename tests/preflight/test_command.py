@@ -10,11 +10,11 @@ import yaml
 from common.errors import UserError
 from engines.reported import TERMS as ENGINE_TERMS
 from workflow.cli import main
-from workflow.commands.rule_commands import resolve_settings
 from workflow.config.plan import load_plan, plan_runs, stack_facts
 from workflow.config.reading import parse_config, read_yaml
 from workflow.preflight import preflight
 from workflow.preflight.cases import LaunchContext, settings_request, settings_requests
+from workflow.preflight.composed import resolve_settings
 
 ROOT = Path(__file__).resolve().parents[2]
 RAW = yaml.safe_load((ROOT / "config.yaml").read_text(encoding="utf-8"))
@@ -23,6 +23,12 @@ RAW = yaml.safe_load((ROOT / "config.yaml").read_text(encoding="utf-8"))
 TERMS = {
     *("temperature", "top_p", "top_k", "min_p", "repetition_penalty", "max_completion_length", "num_generations"),
     *("generation_kwargs", "chat_template_kwargs", "seed", "bf16", "fp16", "model_init_kwargs.dtype"),
+}
+
+
+_PHI4 = {
+    **{"architectures": ["Phi3ForCausalLM"], "num_hidden_layers": 40, "hidden_size": 5120, "num_attention_heads": 40},
+    **{"num_key_value_heads": 10, "intermediate_size": 17920, "vocab_size": 100352, "max_position_embeddings": 16384},
 }
 
 
@@ -75,6 +81,46 @@ def test_the_variables_are_those_of_the_script_that_the_profile_names(tmp_path, 
     named, none = told(f"'{tmp_path / 'site.sh'}'"), told("")
     assert str(tmp_path / "site.sh") in named["nccl-p2p-disable"]
     assert "vllm-trace-function" not in named | none and "nccl-p2p-disable" not in none
+
+
+def findings(capsys, file):
+    main(["check", str(file), "--json"])
+    return {one["code"]: one for one in json.loads(capsys.readouterr().out)["findings"]}
+
+
+@pytest.mark.parametrize(
+    ("workload", "code", "level", "what"),
+    [
+        ({"save_steps": 50}, "save-steps", "impossible", "a checkpoint every 50 steps, and the run has 12"),
+        ({"model": {"source": "microsoft/phi-4", "revision": "0" * 40}}, "disk", "lacking", "GiB for the weights of"),
+        ({"model": {"source": "./phi-4"}, "save_steps": 5}, "disk", "lacking", "GiB for the newest checkpoints of 300"),
+    ],
+)
+def test_what_cannot_run_as_it_is_meant_fails(config, capsys, workload, code, level, what):
+    (config().parent / "phi-4").mkdir()
+    (config().parent / "phi-4" / "config.json").write_text(json.dumps(_PHI4))
+    found = findings(capsys, config({**RAW, "seeds": list(range(100))}, **{"save_steps": 1} | workload))
+    assert found[code]["level"] == level and what in found[code]["what"], found.keys()
+
+
+def test_a_folder_that_nothing_expands_fails(config, capsys, monkeypatch):
+    arms = copy.deepcopy(RAW["arms"])
+    arms["vllm"]["env"] = {"HF_HOME": "/scratch/$USER/hf"}
+    found = findings(capsys, config(RAW | {"arms": arms}))
+    assert found["not-expanded"]["level"] == "impossible" and found["not-expanded"]["arms"] == ["vllm"]
+    monkeypatch.setenv("HF_HOME", "/scratch/$USER/hf")
+    assert "never expanded" in findings(capsys, config())["folders"]["what"]
+
+
+@pytest.mark.full("libraries of a stack")
+def test_a_misspelt_option_is_refused_in_the_words_of_a_stack_that_is_built(config, capsys, stack_python):
+    stack_python("trl-transformers-cpu")
+    arms = {"transformers": RAW["arms"]["transformers"] | {"options": {"learning_rat": 1}}}
+    file = config(RAW | {"arms": arms, "baseline": "transformers"})
+    (file.parent / ".stacks").symlink_to(ROOT / ".stacks")
+    one = findings(capsys, file)["setting-refused"]
+    assert one["level"] == "impossible" and "learning_rat is no setting of TRL" in one["what"]
+    assert "did you mean learning_rate?" in one["what"]
 
 
 @pytest.mark.full("libraries of a stack")

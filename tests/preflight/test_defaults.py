@@ -7,9 +7,9 @@ import pytest
 from common.errors import UserError
 from tests.trainers.verl.conftest import verl_python  # noqa: F401 (a fixture)
 from trainers.verl.given import parsed, value_of
-from workflow.commands.rule_commands import resolve_settings
 from workflow.preflight import require_possible
 from workflow.preflight.cases import settings_request, settings_requests
+from workflow.preflight.composed import resolve_settings
 
 from .plans import ARTICLE, EQUAL, ROLLOUT, as_composed, looked_at, planned
 

@@ -19,13 +19,12 @@ from pathlib import Path
 from common.files import ROOT, is_checkout, write_text
 from common.findings import Finding
 from common.redaction import without_secrets
-from common.verdicts import count_of
 from workflow.checks import Outcome, SiteCheck, Unchecked, lacking, on_node
+from workflow.checks.disk_check import disk, existing
 from workflow.checks.slurm_checks import SlurmSite
 from workflow.checks.stack_checks import is_built
 from workflow.runs.locks import try_lock
 from workflow.stacks import Stack
-from workflow.stacks.definition import STACKS
 from workflow.stacks.uv import HOW_TO_SET_SOURCES, Uv, configured_uv, end_of_output
 
 _INDEX_TIMEOUT_S = 8
@@ -38,7 +37,7 @@ def machine_checks(stacks: Sequence[Stack], required: bool, site: SlurmSite) -> 
     missing = [stack for stack in stacks if not is_built(stack)]
     checks = {
         "installation": lambda: installation(required),
-        "disk": lambda: disk(missing if required else []),
+        "disk": lambda: disk(missing if required else [], site.runs, os.environ | site.exports),
         "folders": lambda: folders(os.environ | site.exports),
         "interfaces": lambda: interfaces(os.environ | site.exports, site),
     }
@@ -53,21 +52,6 @@ def installation(required: bool) -> Outcome:
         return f"a checkout, {ROOT}"
     remedy = "to train, clone the repository, run `make venv` there, and use the programs of its .venv"
     return lacking("installation", "without a checkout: it compares and checks, but cannot train", remedy, required)
-
-
-def disk(missing: Sequence[Stack]) -> Outcome:
-    """Whether there is space for the stacks that are not built yet."""
-    there = _existing(STACKS)
-    free_gib = shutil.disk_usage(there).free / 2**30
-    need_gib = sum(stack.disk_gib for stack in missing)
-    found = f"{free_gib:.0f} GiB free in {there}"
-    if missing:
-        found += f"; {need_gib:.0f} GiB for {count_of(len(missing), 'stack')} to build"
-    if not os.access(there, os.W_OK):
-        return lacking("disk", f"{there} cannot be written", "work in a folder of your own")
-    if free_gib >= need_gib:
-        return found
-    return lacking("disk", found, "free some space there, or link .stacks to a larger disk")
 
 
 def folders(variables: Mapping[str, str]) -> Outcome:
@@ -113,13 +97,9 @@ def package_index(uv: Uv) -> Outcome:
     )
 
 
-def _existing(folder: Path) -> Path:
-    return next(path for path in (folder.absolute(), *folder.absolute().parents) if path.is_dir())
-
-
 def file_checks(results: Path, site: SlurmSite, across_nodes: bool, unasked: bool) -> list[SiteCheck]:
     """The checks of the file system of the results; `unasked`: what runs here does not use Slurm."""
-    folder = _existing(results)
+    folder = existing(results)
     checks = [SiteCheck("locks", lambda: locks(folder)), SiteCheck("rename", lambda: rename(folder))]
     if across_nodes or (site.is_here and not unasked):
         checks.append(SiteCheck("across nodes", lambda: from_a_node(folder, site, across_nodes)))

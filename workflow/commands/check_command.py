@@ -6,29 +6,32 @@ import argparse
 import functools
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from common.errors import UserError
-from common.findings import EQUALITIES, LEVELS, Finding
+from common.findings import EQUALITIES, LEVELS, Finding, merge_findings
 from common.retry import READ_PATIENCE_S, retry_io
 from common.shown import print_lines
 from common.verdicts import count_of
 from workflow.checks import SiteResult
 from workflow.checks.input_checks import input_findings
-from workflow.checks.site_checks import site_checks, start_checks
+from workflow.checks.site_checks import PATIENCE_S, site_checks, start_checks
 from workflow.commands.finding_lines import finding_lines, head_lines, settings_source, wrapped
 from workflow.commands.run_costs import Cost, cost_lines, cost_of, require_pace
 from workflow.commands.start_runs import run_line
 from workflow.config.plan import Plan, plan_runs, stack_facts
 from workflow.config.reading import parse_config, read_yaml
 from workflow.preflight import PreflightResult, preflight
-from workflow.preflight.cases import LaunchContext, known_files
+from workflow.preflight.cases import LaunchContext, known_files, settings_requests
+from workflow.preflight.composed import LIMIT_S, compose_checks
 from workflow.preflight.variables import variables_of
 from workflow.slurm.site import Site, site_for
 from workflow.stacks import found_names, load_stack, stack_names
 
 _REFUSED = ("lacking", "impossible")
+# Such runs start and train, but never as they are meant: Snakemake goes on with an experiment that has some.
+_MISTAKES = ("save-steps", "not-expanded")
 
 
 def check(args: argparse.Namespace) -> None:
@@ -92,15 +95,27 @@ def _checked(args: argparse.Namespace) -> CheckedExperiment:
     cost = retry_io(costs, "the results", READ_PATIENCE_S, for_others=False)
     # Where nothing starts, nothing is needed.
     stacks = [load_stack(name) for name in dict.fromkeys(run["stack"] for run in cost.starting) if name]
-    checks = site_checks(site, stacks, cost.starting, True, args.across_nodes) if cost.starting else []
-    wait = start_checks(checks)
-    composed, imported = known_files(plan)
+    known, imported = known_files(plan)
+    composed = dict(known)
+    checks = []
+    if cost.starting:
+        checks += site_checks(site, stacks, cost.starting, required=True, across_nodes=args.across_nodes)
+        checks += compose_checks(plan, composed, {run["run_id"] for run in cost.starting})
+    wait = start_checks(checks, LIMIT_S + PATIENCE_S)
     inputs = [*input_findings(plan)]
     launch = LaunchContext(site, cost.paces, variables_of(site.setup))
-    of_settings = preflight(plan, launch, composed, imported=imported)
     of_site = wait()
+    # Settings of one arm as composed and of another as given would differ in all defaults.
+    whole = composed if composed.keys() >= settings_requests(plan).keys() else known
+    of_settings = preflight(plan, launch, whole, imported=imported)
     found = of_settings.with_site([*of_site.findings, *inputs], of_site.unchecked)
+    if cost.starting:
+        found = replace(found, findings=tuple(merge_findings(map(_as_mistake, found.findings))))
     return CheckedExperiment(plan, site, cost, of_site, found)
+
+
+def _as_mistake(finding: Finding) -> Finding:
+    return replace(finding, level="impossible") if finding.code in _MISTAKES else finding
 
 
 def _lines(one: CheckedExperiment) -> Iterator[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from common.errors import UserError
 from common.files import write_json
@@ -96,22 +96,6 @@ def write_and_summarize(args: argparse.Namespace) -> None:
 
 def resolve(args: argparse.Namespace) -> None:
     """Run the rule `settings`."""
+    from workflow.preflight.composed import resolve_settings
+
     resolve_settings(args.request, args.stack, args.out)
-
-
-def resolve_settings(request: dict[str, Any], stack: Path, out: Path) -> None:
-    """Resolve a trainer's settings with its stack's Python; `UserError` if the trainer rejects them."""
-    from trainers import driver_module
-    from trainers.registry import trainer_named
-    from workflow.stacks.environment import run_in_stack
-
-    driver = trainer_named(request["trainer"]).driver
-    assert driver is not None
-    request_file = out.with_suffix(".request.json")
-    write_json(request_file, request)
-    done = run_in_stack(
-        stack, "trainers.resolve", "--with", driver_module(driver.job_module), "--request", request_file, "--out", out
-    )
-    request_file.unlink(missing_ok=True)
-    if not done or not out.is_file():
-        raise UserError("the trainer rejects these settings; nothing was trained (see the message above)")

@@ -35,11 +35,15 @@ def stack_environment(stack_file: Path, environ: Mapping[str, str]) -> dict[str,
     return environment_in((stack_file.parent / "env").absolute(), verdict, environ)
 
 
-def run_in_stack(stack_file: Path, module: str, *arguments: str | Path) -> bool:
-    """Runs a module of ours in the stack of that verify.json, with its output shown; True if it succeeded."""
+def run_in_stack(stack_file: Path, module: str, *arguments: str | Path, **options: Any) -> bool:
+    """Runs a module of ours in the stack of that verify.json; True if it succeeded.
+
+    Its output is shown, unless `options` of subprocess.run say otherwise.
+    """
     python = stack_file.parent / "env" / "bin" / "python"
     env = stack_environment(stack_file, os.environ) | {"PYTHONPATH": str(ROOT)}
-    return subprocess.run([python, *module_command(module)[-2:], *arguments], env=env, check=False).returncode == 0
+    command = [python, *module_command(module)[-2:], *arguments]
+    return subprocess.run(command, env=env, check=False, **options).returncode == 0
 
 
 def environment_in(env: Path, verdict: Mapping[str, Any], environ: Mapping[str, str]) -> dict[str, str]:
