@@ -28,11 +28,11 @@ help:
 	@echo "make picture           draw the README's picture from the report of its example"
 	@echo "CONTRIBUTING.md has the rest, a command each."
 
-# The controller's environment: what its lock says, never half made (the stamp is written last). Its programs have this
-# folder's path in them: a copy of the folder makes its own.
+# The controller's environment: what its lock says, never half made (the stamp is written last), with the developers' tools
+# where they are. Its programs have this folder's path in them: a copy of the folder makes its own.
 MOVED := $(if $(wildcard $(VENV)/controller.stamp),$(shell grep -sqF " $(CURDIR)/$(VENV)" $(VENV)/pyvenv.cfg || echo moved))
 $(VENV)/controller.stamp: envs/controller/requirements.lock pyproject.toml $(MOVED)
-	@bash scripts/make-venv.sh $(PYTHON) $(VENV) envs/controller/requirements.lock
+	@bash scripts/make-venv.sh $(PYTHON) $(VENV) $(if $(wildcard $(VENV)/dev.stamp),envs/dev,envs/controller)/requirements.lock
 	@touch $@
 
 $(VENV)/dev.stamp: $(VENV)/controller.stamp envs/dev/requirements.lock
