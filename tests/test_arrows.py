@@ -28,8 +28,8 @@ IN_STACKS = (
         "trainers/*/driver",
         "trainers/*/hooks.py",
     ),
-    # The driver asks its release, whose file says all of it: its checks, too.
-    *("trainers/verl/releases", "trainers/cases.py", "trainers/engine_checks.py"),
+    # The driver asks its release.
+    "trainers/verl/releases",
 )
 CONTROLLERS = {"pydantic", "pandas", "altair", "jinja2", "snakemake", "submitit", "psutil", "arch"}
 

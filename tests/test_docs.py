@@ -13,7 +13,7 @@ from workflow.cli import main
 from workflow.preflight.variables import VARIABLES
 from workflow.stacks import load_stack, stack_names
 
-from .goldens.codes import is_made_in, texts_in
+from .goldens.codes import codes_of_tables, is_made_in, texts_in
 from .importing import ROOT
 
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
@@ -189,9 +189,8 @@ def test_the_preflight_page_names_every_code_and_no_other():
     """Of what the preflight finds: the report's warnings are on its own pages."""
     page = (ROOT / "docs" / "preflight.md").read_text(encoding="utf-8")
     named = set(re.findall(r"`([a-z0-9]+(?:-[a-z0-9]+)*)`", page))
-    made = {code for file in CHECKS for code in codes_in(file)} | {
-        one.name.lower().replace("_", "-") for one in VARIABLES
-    }
+    made = {code for file in CHECKS for code in codes_in(file)} | {*codes_of_tables(ROOT)}
+    made |= {one.name.lower().replace("_", "-") for one in VARIABLES}
     assert len(made) > 40
     assert sorted(made - named) == []
     _, texts = texts_in(ROOT)

@@ -187,7 +187,7 @@ def points_of(cases: Sequence[Case]) -> Iterator[list[Case]]:
 
 @dataclass(frozen=True)
 class Rule:
-    """A check of one case. In its texts `{got}`, `{version}` and `{engine}` are replaced by the case's own."""
+    """A check of one case. In its texts `{got}`, `{version}`, `{engine}` and `{stack}` become the case's own."""
 
     code: str
     level: Level
@@ -205,7 +205,7 @@ class Rule:
         got = self.when(case) if self.on_imported or not case.imported else None
         if got is None or got is False:
             return
-        values = {"got": got, "version": case.version, "engine": case.engine.label}
+        values = {"got": got, "version": case.version, "engine": case.engine.label, "stack": case.stack}
 
         def filled(text: str) -> str:
             for name, value in values.items():

@@ -1,6 +1,7 @@
 """Codes of findings and verdicts in source text, wherever in the product they stand."""
 
 import ast
+import tomllib
 
 FOLDERS = ("common", "node", "engines", "trainers", "analysis", "workflow")
 LEVELS = {"impossible", "unequal", "odd", "error", "warning", "note"}
@@ -18,7 +19,14 @@ def texts_in(root):
                 coded |= {one.value.value for one in node.keywords if one.arg == "code" and _is_text(one.value)}
                 pairs = zip(node.args, node.args[1:], strict=False)
                 coded |= {two.value for one, two in pairs if _is_level(one) and _is_text(two)}
-    return {text for text in coded if _is_code(text)}, texts
+    coded |= set(codes_of_tables(root))
+    return {text for text in coded if _is_code(text)}, texts | coded
+
+
+def codes_of_tables(root):
+    """The codes of the rules in trainers' tables."""
+    for file in root.glob("trainers/*/checks.toml"):
+        yield from (row["code"] for row in tomllib.loads(file.read_text(encoding="utf-8"))["checks"])
 
 
 def _is_text(node):

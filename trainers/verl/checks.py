@@ -1,35 +1,25 @@
-"""Checks one case of verl: settings whose run would be wrong, lost or odd.
-
-What verl's own validation refuses, the rule `settings` reports from the stack (`driver/composed.py`). A rule stands
-here if verl accepts the setting silently, or fails only when the queue has been waited for.
-"""
+"""Finds in one case of verl what the rules of checks.toml are about, where their table cannot say it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
 
 from common.findings import Finding
 from common.model_facts import model_facts
-from trainers.cases import Case, Check, Rule
+from trainers.cases import Case, Check
 from trainers.engine_checks import attention_kernels, context
-from trainers.verl.driver.overrides import ACTOR, ROLLOUT
+from trainers.rule_table import rules_in
+from trainers.verl.driver.overrides import ACTOR, MODEL, ROLLOUT
 from trainers.verl.releases import release_named
 
 _MODE = "trainer.v1.trainer_mode"
 _REWARD, _TEACHERS = "reward.reward_model", "distillation"
 
 
-def _of_settings(case: Case) -> Iterator[Finding]:
-    checks: tuple[Check, ...] = (*_RULES, *release_named(case.version).checks)
-    for check in checks:
-        yield from check(case)
-    if (model := model_facts(str(case.workload["model"]["source"]))) is not None:
-        yield from context(case, *release_named(case.version).context(case, model))
-
-
-def _half_precision(case: Case) -> str | None:
-    dtype = case.settings.get(f"{ACTOR}.fsdp_config.model_dtype")
-    return str(dtype) if dtype in ("bf16", "bfloat16", "fp16", "float16") else None
+def _one_completion(case: Case) -> bool:
+    return int(case.workload["num_generations"]) == 1 and case.settings.get("algorithm.adv_estimator") == "grpo"
 
 
 def _larger_mini_batch(case: Case) -> str | None:
@@ -69,11 +59,6 @@ def _resumes_without(case: Case) -> str | None:
     return None
 
 
-def _overlapping(case: Case) -> str | None:
-    mode = str(case.settings.get(_MODE, "sync"))
-    return mode if mode != "sync" else None
-
-
 def _pools(case: Case) -> dict[str, int]:
     """The GPUs of each pool beside the trainer's."""
     settings = case.settings
@@ -90,104 +75,90 @@ def _pools(case: Case) -> dict[str, int]:
     }
 
 
-def _beside(case: Case) -> str | None:
+def _gpus_beside(case: Case) -> str | None:
     pools = ", ".join(f"{gpus} by {section}" for section, gpus in _pools(case).items())
     return f"{pools} beside the trainer's {case.gpus}" if pools else None
 
 
-_RULES = (
-    Rule(
-        "one-completion",
-        "odd",
-        lambda case: (
-            int(case.workload["num_generations"]) == 1 and case.settings.get("algorithm.adv_estimator") == "grpo"
-        ),
-        "GRPO with one completion per prompt (num_generations: 1)",
-        "a group of one has mean 0 and deviation 1 in verl, so the advantage is the score itself: REINFORCE without a "
-        "baseline. Its timings are valid, but it hardly learns",
-        "verl {version}, trainer/ppo/core_algos.py, compute_grpo_outcome_advantage",
-        "workload.num_generations: 4 or more, with batch_size counting all completions",
-    ),
-    Rule(
-        "mini-batch",
-        "odd",
-        _larger_mini_batch,
-        "{got}",
-        "verl makes one optimizer step of the whole batch. 0.4.1 divides its gradient by the larger number, so it is "
-        "smaller by batch over mini-batch. 0.9.1 pads the batch with rows that are computed and discarded",
-        "verl 0.4.1, workers/actor/dp_actor.py:509; verl 0.9.1, workers/config/actor.py:225",
-        "workload.mini_batch_size: at most batch_size, or null for the whole batch",
-    ),
-    Rule(
-        "weights-in-half",
-        "odd",
-        _half_precision,
-        "the optimizer keeps the policy in {got} (actor.fsdp_config.model_dtype)",
-        "with a small learning rate most updates are smaller than a rounding step of such weights and are lost: fast "
-        "and small, but it hardly learns. verl's default is float32",
-        "verl 0.4.1, workers/fsdp_workers.py:203; verl 0.9.1, trainer/config/engine/fsdp.yaml, model_dtype",
-        f"remove {ACTOR}.fsdp_config.model_dtype (float32 takes more memory; passes are still in bfloat16)",
-    ),
-    Rule(
-        "trainer-mode",
-        "odd",
-        _overlapping,
-        f"{_MODE}: {{got}}",
-        "generation and update overlap, so the phases of a step do not add up to it, and their shares have no meaning",
-        "verl 0.9.1, trainer/ppo/v1",
-        f"{_MODE}: sync, to compare engines",
-    ),
-    Rule(
-        "setting-gpus-beside",
-        "impossible",
-        _beside,
-        "a job has only the trainer's GPUs (got {got})",
-        "verl {version} ends with an error, or waits for GPUs that the job does not have",
-        "verl 0.9.1, trainer/ppo/v1/trainer_separate_async.py:64, trainer_base.py:823 and :838",
-        f"{_MODE}: sync or colocate_async, without {_REWARD}.enable_resource_pool and {_TEACHERS}; or train it "
-        "elsewhere and import the run",
-        on_imported=False,
-    ),
-    Rule(
-        "tensor-parallel-gpus",
-        "impossible",
-        _engine_over_gpus,
-        f"{ROLLOUT}.tensor_model_parallel_size (x data_parallel_size) must divide the GPUs of a node (got {{got}}); "
-        "verl's default is 2",
-        "an assertion ends verl when its workers start",
-        "verl 0.4.1, workers/fsdp_workers.py:406; verl 0.9.1, workers/engine_workers.py:659",
-        f"{ROLLOUT}.tensor_model_parallel_size: a divisor of the GPUs; or more GPUs (workload.gpus_per_node)",
-    ),
-    Rule(
-        "dynamic-tokens",
-        "impossible",
-        _packed_too_short,
-        f"{ACTOR}.ppo_max_token_len_per_gpu must hold one prompt with its completion (got {{got}} GPUs)",
-        "an assertion ends verl: 0.4.1 in the first step, 0.9.1 as soon as a sequence is longer",
-        "verl 0.4.1, utils/seqlen_balancing.py:263; verl 0.9.1, utils/seqlen_balancing.py:384",
-        f"{ACTOR}.ppo_max_token_len_per_gpu: prompt and response at their longest, or more",
-    ),
-    Rule(
-        "model-length",
-        "impossible",
-        _engine_too_short,
-        f"{ROLLOUT}.max_model_len must hold one prompt with its completion (got {{got}})",
-        "the engine rejects such prompts, or truncates responses there",
-        "docs/preflight.md#impossible",
-        f"{ROLLOUT}.max_model_len: prompt and response at their longest, or more",
-    ),
-    Rule(
-        "checkpoint-contents",
-        "impossible",
-        _resumes_without,
-        f"{ACTOR}.checkpoint must have model, optimizer and extra (got {{got}})",
-        "verl loads what is there, without a message: a stopped run would resume without its optimizer's moments, or "
-        "start again",
-        "verl 0.9.1, utils/checkpoint/fsdp_checkpoint_manager.py, load_checkpoint",
-        f"remove {ACTOR}.checkpoint, or add what is missing",
-        on_imported=False,
-    ),
+def _validation_in_step(case: Case) -> str | None:
+    freq, steps = case.settings.int("trainer.test_freq", -1), int(case.workload["steps"])
+    # The last step is validated too, also where `freq` does not divide it.
+    every = (
+        f"every {freq} steps is part of those steps' time ({-(-steps // max(1, freq))} of {steps}, always the last one)"
+    )
+    return every if freq > 0 else None
+
+
+def _lora_on_sglang(case: Case) -> int | None:
+    return case.lora if case.lora and case.engine.name == "sglang" else None
+
+
+def _dummy_base(case: Case) -> str | None:
+    load = str(case.settings.get(f"{ROLLOUT}.load_format"))
+    return load if case.lora and case.settings.get(f"{ROLLOUT}.layered_summon") and load.startswith("dummy") else None
+
+
+def _dropped_remainder(case: Case) -> str | None:
+    mini = case.settings.int(f"{ACTOR}.ppo_mini_batch_size") * case.settings.int(f"{ROLLOUT}.n", 1)
+    groups = case.gpus // max(1, case.settings.int(f"{ACTOR}.ulysses_sequence_parallel_size", 1))
+    return f"{mini} completions over {groups} data-parallel groups" if groups and mini % groups else None
+
+
+def _engine_options(case: Case) -> list[str]:
+    """The engine's own options that the run sets; those of the packaged configuration do not count."""
+    section = f"{ROLLOUT}.engine_kwargs.{case.engine.name}"
+    return [key for key in case.settings.under(section) if f"{section}.{key}" in case.settings.given]
+
+
+def _ignored_options(case: Case) -> str | None:
+    given, ignored = (
+        _engine_options(case),
+        case.engine.name == "sglang" or case.settings.get(f"{ROLLOUT}.mode") == "async",
+    )
+    return f"{case.engine.name} ({', '.join(given)})" if given and ignored else None
+
+
+def _added_to_rollout(case: Case) -> str | None:
+    """Keys directly in the rollout's section that verl's own configuration lacks."""
+    start = f"+{ROLLOUT}."
+    keys = [text.partition("=")[0] for text in case.overrides]
+    return ", ".join(key for key in keys if key.startswith(start) and "." not in key.removeprefix(start)) or None
+
+
+def _without_mismatch(case: Case) -> str | None:
+    temperature = case.settings.number(f"{ROLLOUT}.temperature")
+    if case.settings.true(f"{ROLLOUT}.multi_turn.enable"):
+        return "multi_turn"
+    return None if temperature in (None, 1) else f"temperature {temperature:g}"
+
+
+def _served_adapter(case: Case) -> int | None:
+    served = case.engine.name == "sglang" and not case.settings.true(f"{MODEL}.lora.merge")
+    return case.lora if served and case.lora else None
+
+
+def _ignored_ignore_eos(case: Case) -> bool:
+    asked = case.engine.name == "sglang" and case.settings.true(f"{ROLLOUT}.ignore_eos")
+    return asked and not case.engine_settings.get("preferred_sampling_params.ignore_eos")
+
+
+def _context(case: Case) -> Iterator[Finding]:
+    if (model := model_facts(str(case.workload["model"]["source"]))) is not None:
+        yield from context(case, *release_named(case.version).context(case, model))
+
+
+_FINDERS: Mapping[str, Callable[[Case], Any]] = {
+    find.__name__.removeprefix("_"): find
+    for find in (
+        *(_one_completion, _larger_mini_batch, _gpus_beside, _engine_over_gpus),
+        *(_packed_too_short, _engine_too_short, _resumes_without, _dropped_remainder),
+        *(_lora_on_sglang, _dummy_base, _added_to_rollout, _ignored_options),
+        *(_without_mismatch, _validation_in_step, _ignored_ignore_eos, _served_adapter),
+    )
+}
+
+CHECKS: tuple[Check, ...] = (
+    *rules_in(Path(__file__).with_suffix(".toml"), _FINDERS),
+    _context,
+    attention_kernels,
 )
-
-
-CHECKS: tuple[Check, ...] = (_of_settings, attention_kernels)

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from common.model_facts import ModelFacts
-from trainers.cases import Case, Check
 from trainers.verl.driver.overrides import ACTOR, BOOKKEEPING, REF, ROLLOUT
 
 if TYPE_CHECKING:
+    from trainers.cases import Case
     from trainers.workload import Workload
 
 DerivedSettings = dict[str, tuple[str, Any]]
@@ -25,16 +25,6 @@ LOSSES: Mapping[str, str] = {
 }
 """A `loss_type` -> verl's `loss_agg_mode`, read in `agg_loss` of verl's core_algos.py and in TRL 1.16's GRPOTrainer
 (docs/preflight.md#different-trainers: where it differs from TRL's)."""
-
-
-def rollout(case: Case, name: str) -> object:
-    """A setting of `actor_rollout_ref.rollout`."""
-    return case.settings.get(f"{ROLLOUT}.{name}")
-
-
-def engine_option(case: Case, name: str) -> object:
-    """One of the engine's own options (`engine_kwargs`)."""
-    return rollout(case, f"engine_kwargs.{case.engine.name}.{name}")
 
 
 def context_by_length(case: Case, model: ModelFacts, sources: Mapping[str, str] | None = None) -> tuple[str, str]:
@@ -75,8 +65,6 @@ class Release:
     # What it refuses
     validation: Callable[[], Callable[[Any], object] | None] = lambda: None
     """Imports verl, and returns its own check of a composed configuration (OmegaConf), which raises for a refusal."""
-    checks: tuple[Check, ...] = ()
-    """What its validation accepts and a run is wrong, lost or odd with."""
 
     # Its engines
     engines_without_options: tuple[str, ...] = ()

@@ -6,9 +6,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from trainers.cases import Case, Rule
 from trainers.verl import hooks
-from trainers.verl.driver.overrides import ACTOR, MODEL, ROLLOUT
+from trainers.verl.driver.overrides import ACTOR, ROLLOUT
 from trainers.verl.releases.release import (
     JOB_KEYS,
     RESERVED_KEYS,
@@ -16,7 +15,6 @@ from trainers.verl.releases.release import (
     DerivedSettings,
     Release,
     context_by_length,
-    engine_option,
 )
 
 if TYPE_CHECKING:
@@ -50,56 +48,6 @@ def _validation() -> Callable[[Any], object]:
     return validate
 
 
-def _adapter_served(case: Case) -> int | None:
-    served = case.engine.name == "sglang" and not case.settings.true(f"{MODEL}.lora.merge")
-    return case.lora if served and case.lora else None
-
-
-def _ignores_ignore_eos(case: Case) -> bool:
-    asked = case.engine.name == "sglang" and case.settings.true(f"{ROLLOUT}.ignore_eos")
-    return asked and not engine_option(case, "preferred_sampling_params.ignore_eos")
-
-
-def _compiles_kernels(case: Case) -> str | None:
-    """The stack, if its engine compiles a kernel in every run; the stack's own checks do not look for its compiler."""
-    return (
-        case.stack if case.engine.name == "vllm" and engine_option(case, "attention_backend") == "FLASHINFER" else None
-    )
-
-
-_CHECKS = (
-    Rule(
-        "ignore-eos",
-        "unequal",
-        _ignores_ignore_eos,
-        "ignore_eos: True does not reach SGLang",
-        "it still stops at the end token, so its lengths are not the fixed ones that you asked for; vLLM's are",
-        "verl 0.9.1, trainer/ppo/v1/agent_loop_tq.py:64: no ignore_eos among the sampling parameters",
-        f"{ROLLOUT}.ignore_eos: False in all arms, and compare at equal work; or, beside it, "
-        f"+{ROLLOUT}.engine_kwargs.sglang.preferred_sampling_params: {{{{ignore_eos: true}}}}",
-    ),
-    Rule(
-        "lora-sglang",
-        "odd",
-        _adapter_served,
-        "LoRA (rank {got}) served by SGLang as an adapter",
-        "every token computes the adapter too, with different kernels in vLLM and SGLang",
-        f"{_SGLANG}:344",
-        f"{MODEL}.lora.merge: True in all arms",
-    ),
-    Rule(
-        "kernel-compiler",
-        "odd",
-        _compiles_kernels,
-        "attention_backend FLASHINFER compiles its kernels in the run, with nvcc of CUDA 13",
-        "stack {got} does not require it: vLLM's own kernels need no compiler. Without one the engine build fails",
-        "envs/verl09-vllm/stack.yaml: run_needs; docs/verl.md",
-        "nvcc on the compute nodes (`module load cuda/13.0` in the profile's setup.sh, or the stack's conda layer)",
-        on_imported=False,
-    ),
-)
-
-
 V0_9_1 = Release(
     "0.9.1",
     job_keys=(
@@ -128,7 +76,6 @@ V0_9_1 = Release(
         f"{ROLLOUT}.tensor_model_parallel_size": 2,
     },
     validation=_validation,
-    checks=_CHECKS,
     context=partial(context_by_length, sources={"vllm": f"{_VLLM}:1107 and :593", "sglang": f"{_SGLANG}:170 and :588"}),
     storage_units=8,
 )

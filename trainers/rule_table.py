@@ -1,0 +1,42 @@
+"""Reads the rules of a trainer's `checks.toml`, one a row of `checks`.
+
+`code`, `level`, `what`, `why`, `source` and `change` are a `Rule`'s. A rule finds something where each setting in `if`
+has one of its values, or by the function that `finds` names; `{got}` is the last such value, or what the function
+returns. `releases`: those of the trainer that it is about; all without it. `imported = false`: not of runs that were
+trained elsewhere.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from trainers.cases import Case, Rule
+
+
+def rules_in(file: Path, finders: Mapping[str, Callable[[Case], Any]]) -> tuple[Rule, ...]:
+    """The rules of a file; `finders` are the functions that it names."""
+    rows = tomllib.loads(file.read_text(encoding="utf-8"))["checks"]
+    return tuple(_rule(row, finders) for row in rows)
+
+
+def _rule(row: Mapping[str, Any], finders: Mapping[str, Callable[[Case], Any]]) -> Rule:
+    find = finders[row["finds"]] if "finds" in row else _having(row["if"])
+    releases = row.get("releases")
+
+    def when(case: Case) -> Any:
+        return find(case) if releases is None or case.version in releases else None
+
+    texts = {name: row[name] for name in ("what", "why", "source", "change")}
+    return Rule(row["code"], row["level"], when, **texts, on_imported=row.get("imported", True))
+
+
+def _having(wanted: Mapping[str, Sequence[Any]]) -> Callable[[Case], Any]:
+    def find(case: Case) -> Any:
+        found = [case.settings.get(key) for key in wanted]
+        fits = all(one in values for one, values in zip(found, wanted.values(), strict=True))
+        return str(found[-1]) if fits else None
+
+    return find
