@@ -18,7 +18,7 @@ unexport PYTHONDONTWRITEBYTECODE
 help:
 	@echo "make quickstart        build everything, train three engines on this CPU, compare, print the verdict"
 	@echo "                       (V=1: with all that Snakemake says; it is in .snakemake/log/ otherwise)"
-	@echo "make venv              the controller's environment alone: source .venv/bin/activate, then snakemake"
+	@echo "make venv              the controller's environment alone: source .venv/bin/activate, then rolloutbench"
 	@echo "make test-fast         tests for a first change, in a minute: no root, no Slurm, no browser, no stack"
 	@echo "make test              the tests that show each promise once, in ten minutes (installs what it needs)"
 	@echo "make test-all          all tests, in half an hour"
@@ -43,7 +43,7 @@ venv: $(VENV)/controller.stamp
 
 quickstart: $(VENV)/controller.stamp
 	@bash scripts/packages.sh build $(BIN)/python
-	@$(BIN)/snakemake --profile profiles/local $(CALM)
+	@$(BIN)/rolloutbench run config.yaml $(CALM)
 	@$(BIN)/rolloutbench report
 
 # What is slow by nature is marked `full`, with its reason.

@@ -28,11 +28,6 @@ _SAMPLES, _SAMPLE_BYTES = 256, 64 * 2**10
 _NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
 
 
-def is_checkout() -> bool:
-    """Whether `ROOT` is a checkout; the rules train only from a checkout."""
-    return (ROOT / "rules" / "train.smk").is_file()
-
-
 def module_command(module: str, *flags: str) -> list[str]:
     """The words that run a module of ours with this Python, from any folder; `python -m` finds none of a wheel."""
     return [sys.executable, *flags, "-P", str(ROOT / "common" / "module.py"), module]

@@ -18,6 +18,8 @@ command -v "$python" >/dev/null || {
 echo "controller environment: $venv"
 # Its programs have the folder's path in them: in a copy they would start the original's Python.
 [ ! -f "$venv/pyvenv.cfg" ] || grep -qF " $PWD/$venv" "$venv/pyvenv.cfg" || rm -rf "$venv"
+# An earlier release put a program of ours in the place of Snakemake's.
+! grep -qs workflow.start "$venv/bin/snakemake" || rm -rf "$venv"
 if [ -x "$venv/bin/uv" ] && "$venv/bin/python" scripts/sync.py "$lock"; then
   synced=1
 elif [ ! -x "$venv/bin/python" ]; then
@@ -40,17 +42,6 @@ fi
 # As pip would, but for the libraries' own tests: a third of all.
 "$venv/bin/python" -m compileall -qq -j 2 -x '/tests?/' "$venv"/lib/python*/site-packages || true
 "$venv/bin/python" -m pip install -qq --no-deps --no-build-isolation --no-index -e .
-# The checkout's own folders, and in this environment alone our snakemake in the place of Snakemake's, which it calls.
+# The checkout's own folders.
 site=$("$venv/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
 printf '%s\n' "$PWD" >"$site/rolloutbench-checkout.pth"
-cat >"$venv/bin/snakemake" <<END
-#!/bin/sh
-'''exec' "$(cd "$venv" && pwd)/bin/python" "\$0" "\$@"
-' '''
-import sys
-
-from workflow.start import snakemake
-
-sys.exit(snakemake())
-END
-chmod +x "$venv/bin/snakemake"

@@ -30,7 +30,8 @@ onerror:
 
 def test_a_line_for_each_job_and_the_reason_of_a_failure(tmp_path):
     (tmp_path / "Snakefile").write_text(WORKFLOW)
-    start = f"import sys; sys.path.insert(0, {str(ROOT)!r}); from workflow.start import snakemake; snakemake()"
+    start = f"import sys; sys.path.insert(0, {str(ROOT)!r}); from workflow.commands.start_runs import snakemake; "
+    start += "snakemake(sys.argv[1:])"
     command = [sys.executable, "-c", start, "--cores", "1", "--keep-going", "--logger", "calm"]
     done = run(command, 300, cwd=tmp_path)
     assert done.returncode == 1

@@ -1,7 +1,6 @@
-"""What `snakemake` says of configuration files and profiles that cannot be read: one line, ours."""
+"""What `run` says of configuration files and profiles that cannot be read: one line, ours."""
 
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -16,13 +15,13 @@ from .patience import run
 
 @pytest.fixture(scope="module")
 def program():
-    """The `snakemake` program of this checkout's environment."""
-    return Path(sys.executable).with_name("snakemake")
+    """The `rolloutbench` program of this checkout's environment."""
+    return Path(sys.executable).with_name("rolloutbench")
 
 
-def said_by(program, folder, *arguments):
-    command = [str(program), "--profile", str(ROOT / "profiles" / "local"), "-s", str(ROOT / "workflow" / "Snakefile")]
-    done = run([*command, *arguments], 300, cwd=folder)
+def said_by(program, folder, config, *options):
+    command = [str(program), "run", config, "--profile", str(ROOT / "profiles" / "local"), *options]
+    done = run(command, 300, cwd=folder)
     return done.returncode, done.stderr + done.stdout
 
 
@@ -36,7 +35,7 @@ def said_by(program, folder, *arguments):
 def test_a_wrong_configuration_file_is_one_line(program, tmp_path, name, content, says):
     if content is not None:
         (tmp_path / name).write_bytes(content)
-    code, said = said_by(program, tmp_path, "--configfile", name, "--dry-run")
+    code, said = said_by(program, tmp_path, name, "--dry-run")
     assert code == 1 and said.startswith("error: ") and len(said.splitlines()) == 1, said
     assert says.replace("FOLDER", str(tmp_path)) in said
 
@@ -47,13 +46,11 @@ def test_snakemake_is_otherwise_its_own(program, tmp_path):
     (tmp_path / "x.csv").write_text("step,phase,seconds\n1,step,2.0\n")
     arm = "{trainer: verl, engine: vllm, import: {version: '0.4.1', runs: [x.csv]}}"
     (tmp_path / "mine.yaml").write_text(f"experiment: x\nbaseline: a\narms: {{a: {arm}}}\n")
-    code, said = said_by(program, tmp_path, "--configfile", "mine.yaml", "--dry-run", "--quiet", "rules")
+    code, said = said_by(program, tmp_path, "mine.yaml", "--dry-run", "--quiet", "rules")
     assert code == 0, said
-    code, said = said_by(program, tmp_path, "--configfile", "mine.yaml", "--config", "basline=b", "--dry-run")
+    code, said = said_by(program, tmp_path, "mine.yaml", "--config", "basline=b", "--dry-run")
     assert code == 1 and "basline is not a known key (did you mean baseline?)" in said and "Traceback" not in said
-    code, said = said_by(program, tmp_path, "--version")
-    assert code == 0 and re.match(r"\d+\.\d+", said)
-    assert said_by(program, tmp_path, "--no-such-option")[0] == 2
+    assert said_by(program, tmp_path, "mine.yaml", "--no-such-option")[0] == 2
 
 
 LAUNCHER = ("-m", "workflow.head.launcher", "run", "--spec", "{}", "--inputs", "i", "--stack", "s")
@@ -74,7 +71,7 @@ sys.meta_path.insert(0, Finder)
     [
         (LAUNCHER, "workflow.head.watch"),
         (("-c", "from rolloutbench import main; main()", "plan"), "common.retry"),
-        (("-c", "from workflow.start import snakemake; snakemake()", "-n"), "snakemake"),
+        (("-c", "from rolloutbench import main; main()", "run", "config.yaml", "-n"), "snakemake.cli"),
     ],
 )
 def test_a_ctrl_c_while_a_program_loads_leaves_no_traceback(words, loads, tmp_path):
@@ -94,9 +91,8 @@ def dry_run(program, folder, site, *arguments):
     """What a dry run of the quickstart says with a profile of this text."""
     (folder / "site").mkdir()
     (folder / "site" / "config.yaml").write_text(site)
-    command = [str(program), "--dry-run", "--printshellcmds", "--nolock", "--profile", str(folder / "site")]
-    command += ["-s", str(ROOT / "workflow" / "Snakefile"), "--configfile", str(ROOT / "config.yaml")]
-    done = run([*command, *arguments], 300, cwd=folder)
+    command = [str(program), "run", str(ROOT / "config.yaml"), "--dry-run", "--printshellcmds", "--nolock"]
+    done = run([*command, "--profile", str(folder / "site"), *arguments], 300, cwd=folder)
     return done.returncode, done.stderr + done.stdout
 
 

@@ -26,8 +26,8 @@ def rolloutbench() -> NoReturn:
 
 
 def snakemake() -> NoReturn:
-    """The `snakemake` program."""
-    sys.exit(_main_of("workflow.config.entry")())
+    """Snakemake's own program, for a `.venv` that was made when its `snakemake` was ours."""
+    sys.exit(_main_of("snakemake.cli")())
 
 
 @contextmanager

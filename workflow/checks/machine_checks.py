@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from common.files import ROOT, is_checkout, write_text
+from common.files import write_text
 from common.findings import Finding
 from common.redaction import without_secrets
 from workflow.checks import Outcome, SiteCheck, Unchecked, lacking, on_node
@@ -36,7 +36,6 @@ def machine_checks(stacks: Sequence[Stack], required: bool, site: SlurmSite) -> 
     """The checks of the machine; `required`: the experiment trains in these stacks."""
     missing = [stack for stack in stacks if not is_built(stack)]
     checks = {
-        "installation": lambda: installation(required),
         "disk": lambda: disk(missing if required else [], site.runs, os.environ | site.exports),
         "folders": lambda: folders(os.environ | site.exports),
         "interfaces": lambda: interfaces(os.environ | site.exports, site),
@@ -44,14 +43,6 @@ def machine_checks(stacks: Sequence[Stack], required: bool, site: SlurmSite) -> 
     if missing or not required:
         checks["package index"] = lambda: package_index(configured_uv())
     return [SiteCheck(name, action) for name, action in checks.items()]
-
-
-def installation(required: bool) -> Outcome:
-    """Whether this program runs from a checkout: training needs one; `compare`, `new` and `check` do not."""
-    if is_checkout():
-        return f"a checkout, {ROOT}"
-    remedy = "to train, clone the repository, run `make venv` there, and use the programs of its .venv"
-    return lacking("installation", "without a checkout: it compares and checks, but cannot train", remedy, required)
 
 
 def folders(variables: Mapping[str, str]) -> Outcome:

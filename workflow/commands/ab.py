@@ -16,7 +16,6 @@ from typing import Any
 import yaml
 
 from common.errors import UserError
-from common.files import is_checkout
 from common.redaction import without_secrets
 from common.shown import print_lines
 from common.verdicts import count_of
@@ -97,7 +96,7 @@ def ab(args: argparse.Namespace) -> None:
     print_lines(f"? {without_secrets(doubt)}" for doubt in doubts)
     print(f"{count_of(len(plan.runs), 'run')}, in this order: {', '.join(plan.runs)}")
     if not args.start:
-        print(f"next: {use}" + ("" if is_checkout() else "    # in a checkout of rolloutbench, after `make venv`"))
+        print(f"next: {use}")
         return
     start(file, [])
 

@@ -16,7 +16,7 @@ from typing import Any
 import yaml
 
 from common.errors import UserError
-from common.files import is_checkout, write_text_at
+from common.files import write_text_at
 from common.messages import unknown_name
 from common.verdicts import count_of
 from engines import engines
@@ -110,8 +110,7 @@ def print_next(
 ) -> None:
     """The commands that come next; `first`: what is to be written before."""
     gpus = workload["gpus_per_node"]
-    where = [] if is_checkout() else ["in a checkout of rolloutbench, after `make venv`"]
-    where += [f"on a machine with {count_of(gpus, 'GPU')}"] if gpus and not profile else []
+    where = [f"on a machine with {count_of(gpus, 'GPU')}"] if gpus and not profile else []
     start = f"{run_line(file)}{'    # ' * bool(where)}{'; '.join(where)}"
     written = shlex.quote(str(file))
     again = f"for Slurm: rm {written}, and the same command with --partition NAME, which also writes a profile"

@@ -1,105 +1,30 @@
-"""Checks an experiment's files, stacks, data, sources and GPUs before anything is built or submitted.
-
-`main` is the `snakemake` program of the controller's environment. It checks the files of --configfile first: Snakemake
-reads them before our Snakefile runs, and shows a traceback for a file that it cannot read.
-"""
+"""Checks an experiment's files, stacks, data, sources and GPUs before anything is built or submitted."""
 
 from __future__ import annotations
 
-import argparse
 import json
-import sys
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from common.errors import UserError
-from common.files import ROOT
-from common.messages import did_you_mean, exit_on_user_error, join_first, print_message
-from common.ownership import NotOwnError, require_own
+from common.messages import did_you_mean, join_first
 from common.verdicts import count_of
 from node.hub import source_kind
 from workflow.config.finished_before import take_over
 from workflow.config.imports import is_remote, local_path
 from workflow.config.plan import Plan
 from workflow.config.planned_run import PlannedRun
-from workflow.config.reading import read_yaml
 from workflow.head.train_rule import require_requests
 from workflow.preflight import require_possible
 from workflow.preflight.cases import first_of_each_case
 from workflow.runs.experiment import is_trained
 from workflow.runs.history import finished_attempt, steps_of
 from workflow.runs.paths import RunPaths
-from workflow.slurm.site import read_site, site_of, unknown_profile
-from workflow.start import loading
+from workflow.slurm.site import site_of
 
 _SHOWN_SOURCES, _SHOWN_FILES = 5, 8
-_OWN_PROFILE = ROOT / "workflow" / "profiles" / "default"
-_WORKFLOW_PROFILES = [Path("default"), Path("profiles", "default")]
-
-
-def main(argv: Sequence[str] | None = None) -> NoReturn:
-    """Runs Snakemake with its arguments; exits with 1 and one message if a configuration file is wrong."""
-    arguments = sys.argv[1:] if argv is None else argv
-    options = snakemake_options(arguments)
-    for file in options.configfile:
-        with exit_on_user_error():
-            if not file.is_fifo():  # a pipe can be read only once
-                read_yaml(file)
-    with loading():
-        from snakemake.cli import get_profile_dir
-        from snakemake.cli import main as snakemake
-        from snakemake_interface_logger_plugins.registry import LoggerPluginRegistry
-
-        from workflow.config import calm
-
-    for profile in options.profile:
-        with exit_on_user_error():
-            if profile in ("", "none"):
-                continue
-            if (found := get_profile_dir(profile)) is None:
-                raise UserError(unknown_profile(profile))
-            # A value on the command line replaces all of the profile's.
-            if not any(argument.startswith("--set-resources") for argument in arguments):
-                _require_readable_request(Path(found[1]))
-    LoggerPluginRegistry().register_plugin(calm.NAME, calm)
-    snakemake([*_no_profile_of_others(), *arguments])
-    sys.exit(0)
-
-
-def _no_profile_of_others() -> list[str]:
-    """Keeps Snakemake from the workflow profile of the folder where the user stands, if others could have written it.
-
-    Snakemake reads it unasked, and evaluates its resources as Python. A --workflow-profile of the user's comes later,
-    and wins.
-    """
-    found = next((path for path in _WORKFLOW_PROFILES if path.exists()), None)
-    try:
-        if found is not None:
-            require_own(found.parent if found.parent.name else found, found, *found.glob("*.yaml"))
-    except NotOwnError as error:
-        print_message(f"warning: {error} (--workflow-profile {found} uses it)")
-        return ["--workflow-profile", str(_OWN_PROFILE)]
-    return []
-
-
-def snakemake_options(argv: Sequence[str]) -> argparse.Namespace:
-    """`configfile` and `profile` of Snakemake's arguments; as in Snakemake, the last --configfile counts."""
-    parser = argparse.ArgumentParser(allow_abbrev=False, add_help=False, exit_on_error=False)
-    parser.add_argument("--configfile", "--configfiles", nargs="+", type=Path, default=[])
-    parser.add_argument("--profile", action="append", default=[])
-    try:
-        return parser.parse_known_args(list(argv))[0]
-    except (argparse.ArgumentError, SystemExit):
-        return parser.parse_args([])  # Snakemake reports wrong arguments itself
-
-
-def _require_readable_request(profile: Path) -> None:
-    """UserError if a profile's request for training cannot be read; Snakemake would show a traceback."""
-    if errors := replace(read_site(profile), on_slurm=False).request().errors:
-        raise UserError("\n".join(f"{profile}: {error}" for error in errors))
 
 
 def require_requests_of(workflow: Any, train: str, plan: Plan, starts: bool = False) -> None:
