@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import fields
 
 import pandas as pd
 
@@ -18,7 +17,7 @@ from analysis.runs import Run
 from analysis.wide import PHASE
 from analysis.windows import mean_of, steps_per_row
 from trainers.logs.hf_work import SAMPLES_PER_STEP
-from trainers.protocol import Ledger
+from trainers.logs.record import STEPS_LOGGED
 from trainers.registry import trainer_named
 
 STEP = "step"
@@ -26,6 +25,10 @@ ACCOUNTS = ("generated", "trained", "stale", "dropped", "in_flight")
 MEANS = (
     *("staleness", "partial_share", "trainer_wait_share", "engine_wait_share", "no_engine_share"),
     *("turns", "tool_seconds", "slowest_generation_s", "acceptance_length", "prefix_hit_rate"),
+)
+_USED = (
+    *("counted", STEPS_LOGGED, TOKENS, SAMPLES_PER_STEP),
+    *("mean_response_length", "trainer_wait_s", "engine_wait_s"),
 )
 COLUMNS = ["factors", "arm", "run", "unit", *ACCOUNTS, "unaccounted", "not_logged", *MEANS]
 
@@ -36,10 +39,16 @@ def loops_table(wide: pd.DataFrame, runs: Sequence[Run]) -> pd.DataFrame:
     `in_flight` is how much more waited at the end than at the beginning. `unaccounted` is what was generated less all
     others; accounts that are `not_logged` are in it. The others are means of the counted steps.
     """
+    # Without the other columns: of many runs they would be copied once more.
+    trees = {run.tree for run in runs}
+    used = {*_USED, *MEANS, *(PHASE + path for tree in trees for path in (tree.root, *tree.generating))}
+    ledgers = [trainer_named(tree.trainer).logs.ledger for tree in trees]
+    used |= {column for names in ledgers for one in ACCOUNTS for column in getattr(names, one, ())}
+    narrow = wide[[name for name in wide if name in used]]
     rows, places = [], wide.groupby("run_id", sort=False).indices
     for run in runs:
         if run.run_id in places:
-            of_run = wide.iloc[places[run.run_id]].dropna(axis=1, how="all")
+            of_run = narrow.iloc[places[run.run_id]].dropna(axis=1, how="all")
             rows.append([run.factors_key, run.arm, run.run_id, *_ledger(run, of_run), *_means(run, of_run)])
     table = pd.DataFrame(rows, columns=COLUMNS)
     told = table[[*ACCOUNTS, *MEANS]].drop(columns=["trained"]).notna().any(axis=1)
@@ -49,8 +58,8 @@ def loops_table(wide: pd.DataFrame, runs: Sequence[Run]) -> pd.DataFrame:
 def _ledger(run: Run, of_run: pd.DataFrame) -> list[object]:
     """The accounts of a run, in its trainer's unit, what they do not explain, and which of them it does not log."""
     names = trainer_named(run.tree.trainer).logs.ledger
-    known = {one.name: getattr(names, one.name) for one in fields(Ledger) if one.name in ACCOUNTS}
-    found = {name: _account(of_run, columns, name == "in_flight", names.totals) for name, columns in known.items()}
+    known = [name for name in ACCOUNTS if hasattr(names, name)]
+    found = {name: _account(of_run, getattr(names, name), name == "in_flight", names.totals) for name in known}
     if all(map(math.isnan, found.values())):
         return ["", *(math.nan,) * (len(ACCOUNTS) + 1), ""]
     found["trained"] = _trained(run, of_run, names.unit)

@@ -148,15 +148,7 @@ def content_of(plan: PlanRead, runs: list[Run], verdicts: Sequence[Verdict], bef
         found += arm_verdicts(_evidence(other, runs, wide, before, disturbed, read))
 
     def rest() -> Rest:
-        tables = {"steps": wide, "estimates": first.estimates, "comparison": first.comparison, "gate": first.gate}
-        tables["settings"] = terms_table(before, plan)
-        tables["mismatch"] = mismatch_table(first.mismatches)
-        tables["per_gpu"] = per_gpu_table(first.per_gpu)
-        tables["loops"] = loops_table(wide, runs)
-        tables["step_costs"] = cost_lines(wide, first.every, trees)
-        answered = [*first.read, *disturbance_verdicts(machines)]
-        speedups = phase_speedups(wide, first.every, trees, first.refused)
-        return _rest(plan, runs, trees, tables, speedups, of_floors, answered)
+        return _all_tables(first, runs, trees, [*of_floors, *disturbance_verdicts(machines)])
 
     return Content(plan, runs, trees, with_engines_alone(found, plan), read, before, rest)
 
@@ -197,49 +189,33 @@ def _evidence(
     )
 
 
-def _rest(
-    plan: PlanRead,
-    runs: list[Run],
-    trees: list[TimerTree],
-    answered: dict[str, pd.DataFrame],
-    speedups: pd.DataFrame,
-    of_floors: Sequence[Verdict],
-    verdicts: list[Verdict],
-) -> Rest:
+def _all_tables(of: VerdictEvidence, runs: list[Run], trees: list[TimerTree], verdicts: Sequence[Verdict]) -> Rest:
     """All tables and verdicts, from those of the answer."""
-    wide = answered["steps"]
+    plan, wide = of.plan, of.wide
     of_arm = {arm: list(dict.fromkeys(r.tree for r in runs if r.arm == arm)) for arm in plan.arms}
     phases = phase_table(wide, list(plan.arms), trees, of_arm)
     completions, without = read_samples(runs)
-    verdicts = [*verdicts, *without, *of_floors]
-    verdicts += _run_verdicts(runs, plan, wide)
-    tables = _run_tables(runs, plan, wide) | {
+    tables = {
         "steps": wide,
         "phases": phases,
         "sums": sums_table(phases, wide, trees),
-        "estimates": answered["estimates"],
-        "comparison": answered["comparison"],
-        "gate": answered["gate"],
-        "mismatch": answered["mismatch"],
-        "per_gpu": answered["per_gpu"],
-        "loops": answered["loops"],
-        "samples": completions,
-        "phase_speedups": speedups,
-        "step_costs": answered["step_costs"],
-        "settings": answered["settings"],
-    }
-    verdicts += _spent_verdicts(runs, plan, tables["cost"])
-    return Rest(tables, worst_first(verdicts))
-
-
-def _run_tables(runs: list[Run], plan: PlanRead, wide: pd.DataFrame) -> dict[str, pd.DataFrame]:
-    """The tables about the runs themselves, whether or not they are comparable."""
-    return {
-        "cost": cost_table(wide, runs, plan),
+        "estimates": of.estimates,
+        "comparison": of.comparison,
+        "phase_speedups": phase_speedups(wide, of.every, trees, of.refused),
+        "step_costs": cost_lines(wide, of.every, trees),
+        "gate": of.gate,
+        "mismatch": mismatch_table(of.mismatches),
+        "per_gpu": per_gpu_table(of.per_gpu),
+        "loops": loops_table(wide, runs),
         "ranking": ranking_table(wide, runs, plan),
+        "samples": completions,
+        "cost": cost_table(wide, runs, plan),
+        "settings": terms_table(of.preflight, plan),
         "environment": environment_table(runs),
         "runs": runs_table(runs, wide),
     }
+    found = [*of.read, *without, *verdicts, *_run_verdicts(runs, plan, wide)]
+    return Rest(tables, worst_first([*found, *_spent_verdicts(runs, plan, tables["cost"])]))
 
 
 def _run_verdicts(runs: list[Run], plan: PlanRead, wide: pd.DataFrame) -> Iterator[Verdict]:

@@ -17,7 +17,7 @@ from analysis.compared import STEP, Compared, column_of, mean_of_runs
 from analysis.comparison_tables import COMPARISON_COLUMNS
 from analysis.estimates.estimate_table import EQUAL_WORK, PER_STEP
 from analysis.estimates.gate import COLUMNS, LABELS, worse_arms
-from analysis.mismatch import Mismatch, jumps, mismatch_line, mismatch_of
+from analysis.mismatch import Mismatch, jumps, mismatch_line, mismatch_of, of_rollouts
 from analysis.per_gpu import PerGpu, per_gpu_lines, per_gpu_of
 from analysis.phases import shown_phase
 from analysis.planned import PlanRead, factors_label
@@ -42,7 +42,6 @@ NOT_IN_COMMON = "not in every run"
 GENERATION, NO_TIMER = "generation", "no timer"
 # Where the difference lies: smaller parts are not shown, and two differences that are closer are the same.
 MOST_PARTS, LEAST_SHARE, ALIKE = 3, 0.005, 0.1
-STALENESS, ACCEPTANCE = "staleness", "acceptance_length"
 _NOTHING = SimpleNamespace(**dict.fromkeys(COMPARISON_COLUMNS, math.nan))
 
 
@@ -151,12 +150,8 @@ def _places(
             claim = replace(claim, verdict="x", why=why if claim.estimate else claim.why)
         row = rows.get(str(factors), _NOTHING) if claim.record == "step" else _NOTHING
         jumped = jumps(of.wide, one, mismatch.quantity) if mismatch else []
-        staleness = {name: mean_of_runs(side, column_of(of.wide, side, STALENESS)) for side, name in one.named_sides}
-        rollouts = {
-            name: "drafts tokens"
-            for side, name in one.named_sides
-            if mean_of_runs(side, column_of(of.wide, side, ACCEPTANCE)) > 1
-        } | other_rollouts(preflight, (plan.baseline, arm))
+        staleness, rollouts = of_rollouts(of.wide, one)
+        rollouts |= other_rollouts(preflight, one.arms)
         driven = not plan.imported(plan.baseline, arm)
         known = (here, mismatch, jumped, staleness, driven, rollouts, preflight, unequal, read)
         yield JudgedPlace(one.factors, (plan.baseline, arm), claim, row, *known, len(every) == 1)
