@@ -166,8 +166,7 @@ def test_it_prepares_an_experiment_in_another_folder(python, elsewhere):
 def test_its_rules_run_without_a_clone(python, elsewhere):
     config = elsewhere / "config.yaml"
     config.write_text((ROOT / ".test" / "config" / "config.yaml").read_text().replace(f"../{FORMATS}/", ""))
-    snakefile = site_of(python) / "rolloutbench" / "workflow" / "Snakefile"
-    done([python, "-m", "snakemake", "-s", snakefile, "--cores", "1"], elsewhere, HOME=str(elsewhere))
+    done([python.with_name("rolloutbench"), "run", "config.yaml", "--cores", "1"], elsewhere, HOME=str(elsewhere))
     (arm,) = json.loads((elsewhere / "results" / "two-logs" / "verdict.json").read_text())["arms"]
     assert (arm["arm"], arm["baseline"]) == ("sglang", "vllm")
 
