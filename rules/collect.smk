@@ -1,4 +1,5 @@
-# Collects every number of a run into a tidy table, with its source file and line.
+# Collects every number of a run into a tidy table, with its source file and line. A local rule, as imports are: a job of
+# Slurm for seconds of work would wait in the queue.
 rule collect:
     input:
         done=f"{RESULTS}/runs/{{run_id}}/done.json",
@@ -8,8 +9,11 @@ rule collect:
         f"{RESULTS}/runs/{{run_id}}/collect.log",
     wildcard_constraints:
         run_id=id_pattern(run_id for run_id, run in PLAN.runs.items() if run.stack),
+    localrule: True
     conda:
         "../envs/controller/environment.yml"
+    resources:
+        import_slots=1,
     params:
         folder=subpath(output[0], parent=True),
     shell:
@@ -27,8 +31,11 @@ rule collect_log:
         f"{RESULTS}/runs/{{run_id}}/collect.log",
     wildcard_constraints:
         run_id=id_pattern(PLAN.own_runs),
+    localrule: True
     conda:
         "../envs/controller/environment.yml"
+    resources:
+        import_slots=1,
     params:
         folder=subpath(output[0], parent=True),
     shell:

@@ -120,10 +120,7 @@ def test_the_profile_is_what_the_script_requests(ab):
     }
     assert request.cpus == 64
     # Without Slurm here no partition without GPUs is known.
-    assert (
-        site.light["slurm_partition"] == "a100"
-        and "light jobs (stacks, inputs, collect, report) go to a100, too" in said
-    )
+    assert site.light["slurm_partition"] == "a100" and "light jobs (stacks, inputs, report) go to a100, too" in said
     assert "--signal=USR1@120: the script gets SIGTERM" in said and "--job-name" not in said
 
 

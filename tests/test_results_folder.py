@@ -1,5 +1,6 @@
 """What stands in a results folder stays: two starts do not share it, and a report that fails leaves the one before."""
 
+import re
 import shutil
 import subprocess
 import sys
@@ -69,3 +70,11 @@ def test_a_run_that_is_not_in_the_plan_is_no_target():
     command = [sys.executable, "-m", "snakemake", "-n", "--cores", "1", "results/quickstart/runs/vllm-s9/done.json"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 1 and "MissingRuleException" in done.stdout + done.stderr
+
+
+def test_no_job_of_seconds_waits_in_a_queue():
+    """What takes longer is Slurm's: environments, data, settings, the comparison."""
+    text = "".join(file.read_text() for file in (ROOT / "rules").glob("*.smk"))
+    rules = re.split(r"^ *(?:rule|checkpoint)\b ?", text, flags=re.MULTILINE)[1:]
+    queued = {rule.partition(":")[0] for rule in rules if "localrule: True" not in rule}
+    assert queued == {"stack", "stack_checks", "inputs", "settings", "comparison"}

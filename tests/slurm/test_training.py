@@ -161,7 +161,7 @@ def test_the_quickstart_runs_on_slurm_and_outlives_its_head(cluster, make_site, 
     assert {(job["state"], job["partition"]) for job in jobs} == {("COMPLETED", "h100")}
     assert all("gres/gpu=8" in job["tres"] for job in jobs)
     light = site.cluster.run("sacct", "-X", "-n", "-P", "--format=Partition").stdout.split()
-    assert light.count("cpu") >= 5, "inputs, three collects and the report went through Slurm, too"
+    assert light.count("cpu") >= 2, "inputs and the report went through Slurm, too"
     verdicts = {one["arm"]: one for one in json.loads((site.results / "verdict.json").read_text())["arms"]}
     assert list(verdicts) == ["sglang", "transformers"] and {one["baseline"] for one in verdicts.values()} == {"vllm"}
     assert verdicts["sglang"]["words"].endswith("on a CPU without SGLang's compiled kernels")

@@ -126,7 +126,7 @@ def requested(site: Site, runs: Sequence[Mapping[str, Any]]) -> Outcome:
             "odd",
             "train-slots",
             f"jobs: {site.jobs} counts launchers, imports and light jobs together, and train_slots is "
-            f"{site.slots or 'not set'}: launchers that wait would leave no place for stacks, collect and report",
+            f"{site.slots or 'not set'}: launchers that wait would leave no place for stacks, inputs and report",
             f"in {site.profile}/config.yaml, set jobs above train_slots and import_slots together",
         )
     return f"{len(site.train)} keys of train: in {site.profile}"

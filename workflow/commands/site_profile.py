@@ -27,7 +27,7 @@ def profile_of(train: Mapping[str, str], profile: Path) -> tuple[str, str]:
         return filled_profile(train, training), ""
     light, why = _without_gpus()
     note = (
-        f"light jobs (stacks, inputs, collect, report) go to {training}, too, and wait for its nodes: {why}; "
+        f"light jobs (stacks, inputs, report) go to {training}, too, and wait for its nodes: {why}; "
         f"for another, default-resources: slurm_partition in {profile}/config.yaml"
     )
     return filled_profile(train, light or training), "" if light else note
