@@ -22,13 +22,26 @@ def reload_weights(engine: Any, weights: Iterable[tuple[str, Any]]) -> None:
     (vllm/v1/worker/gpu_model_runner.py), except an output layer that is tied to the embedding: nothing is loaded under
     its name, so vLLM 0.31 keeps the old packed copy (warning "Failed to load weights") and samples from stale logits.
     """
-    # Its warning, at every step, is about the layer that is repacked below.
-    logging.getLogger(hooks.START_RELOAD.module).setLevel(logging.ERROR)
-    runner = model_runner(engine)
-    hooks.RELOAD.get(runner)(weights_iterator=weights)
-    repack_tied_output_layers(hooks.MODEL_OF.get(runner)())
+    _reload(model_runner(engine), weights)
     # Cached prefixes have keys and values of the old weights.
     hooks.RESET_PREFIX_CACHE.get(engine)()
+
+
+def _reload(runner: Any, weights: Iterable[tuple[str, Any]]) -> None:
+    # Its warning, at every step, is about the layer that is repacked below.
+    logging.getLogger(hooks.START_RELOAD.module).setLevel(logging.ERROR)
+    hooks.RELOAD.get(runner)(weights_iterator=weights)
+    repack_tied_output_layers(hooks.MODEL_OF.get(runner)())
+
+
+class FromFile:
+    """An extension of a server's workers, for a CPU without NCCL: `POST /collective_rpc` calls its method."""
+
+    def load_from_file(self, path: str) -> None:
+        """Load all weights from a safetensors file."""
+        from safetensors.torch import load_file
+
+        _reload(hooks.RUNNER.get(self), load_file(path).items())
 
 
 def model_runner(engine: Any) -> Any:

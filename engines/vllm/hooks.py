@@ -6,7 +6,6 @@ _ENGINE = "vllm.v1.engine.llm_engine"
 _RUNNER = "vllm.v1.worker.gpu_model_runner"
 _EMBEDDING = "vllm.model_executor.layers.vocab_parallel_embedding"
 _RELOAD = "vllm.model_executor.model_loader.reload.layerwise"
-_TRANSFER = "vllm.distributed.weight_transfer.base"
 
 PLATFORM = Hook("vllm.platforms", "current_platform", "", "has is_cpu()", since="0.6")
 
@@ -47,17 +46,6 @@ EMBEDDING = Hook(_EMBEDDING, "VocabParallelEmbedding", "", "its weight may be th
 START_RELOAD = Hook(_RELOAD, "initialize_layerwise_reload", "(model)", "unpacks all layers", since="0.16")
 FINISH_RELOAD = Hook(
     _RELOAD, "finalize_layerwise_reload", "(*args, **kwargs)", "packs them: model, model_config", since="0.16"
-)
-
-TRANSFER_ENGINE = Hook(_TRANSFER, "WeightTransferEngine", "", "its abstract methods are those of FileTransfer", "0.16")
-TRANSFER_INIT = Hook(_TRANSFER, "WeightTransferInitInfo", "", "a dataclass without fields", since="0.16")
-TRANSFER_UPDATE = Hook(_TRANSFER, "WeightTransferUpdateInfo", "", "a dataclass without fields", since="0.16")
-REGISTER_TRANSFER = Hook(
-    "vllm.distributed.weight_transfer.factory",
-    "WeightTransferEngineFactory.register_engine",
-    "(cls, name, module_path_or_cls, class_name)",
-    "takes a class; vLLM's public way to add a transfer",
-    since="0.16",
 )
 
 PIP_PACKAGES = Hook(

@@ -16,7 +16,7 @@ from typing import Any
 from common.errors import UserError
 from engines.options import require_known
 from engines.vllm import VLLM, hooks
-from engines.vllm.cpu import is_cpu_platform
+from engines.vllm.cpu import FromFile, is_cpu_platform
 from node.hardware import importing
 
 VARIABLES = {"VLLM_SERVER_DEV_MODE": "1"}
@@ -30,8 +30,6 @@ OWNED = frozenset(
 )
 """Options that the workload, the trainer's settings or the job decide."""
 _WHERE = "vllm_server_args."
-TRANSFER = "rolloutbench-file"
-"""The weight transfer without NCCL (engines/vllm/file_transfer.py)."""
 
 
 def server_command(
@@ -44,10 +42,7 @@ def server_command(
     _require_free(more)
     transfer: dict[str, Any] = {"weight_transfer_config": json.dumps({"backend": "nccl"})}
     if is_cpu_platform():
-        transfer = {
-            "weight_transfer_config": json.dumps({"backend": TRANSFER}),
-            "worker_extension_cls": "engines.vllm.file_transfer.Registered",
-        }
+        transfer = {"worker_extension_cls": f"{FromFile.__module__}.{FromFile.__name__}"}
     options = {
         **{"host": host, "port": port, "uvicorn_log_level": "warning"},
         "middleware": "node.guard.SecretGuard",

@@ -69,8 +69,6 @@ UPDATE = Hook(
     "(self, metadata, named_params)",
     "sends all weights: start, update, finish",
 )
-START_UPDATE = Hook(_CLIENT, "VLLMClient._start_weight_update", "(self)", "the server unpacks its weights")
-FINISH_UPDATE = Hook(_CLIENT, "VLLMClient._finish_weight_update", "(self)", "the server packs them")
 CHECK_SERVER = Hook(
     _CLIENT,
     "VLLMClient.check_server",

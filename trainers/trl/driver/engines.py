@@ -12,7 +12,7 @@ from typing import Any
 
 from common.errors import UserError
 from engines.sglang.client import Sglang
-from engines.vllm.cpu import reload_weights
+from engines.vllm.cpu import FromFile, reload_weights
 from engines.vllm.final import final_settings
 from node import engine_server
 from node.hardware import importing
@@ -156,20 +156,14 @@ def transfer_through_file(folder: Path) -> None:
     """
     from safetensors.torch import save_file
 
-    def init_communicator(client: Any, device: Any = None) -> None:
-        hooks.POST.get(client)(f"{hooks.BASE_URL.get(client)}/init_weight_transfer_engine", json={"init_info": {}})
-
     def update_named_params(client: Any, metadata: Any, named_params: Iterable[tuple[str, Any]]) -> None:
         path = folder / "weights.safetensors"
         # The format does not support tensors that share memory.
         save_file({name: tensor.detach().clone().contiguous() for name, tensor in named_params}, path)
-        hooks.START_UPDATE.get(client)()
-        hooks.POST.get(client)(
-            f"{hooks.BASE_URL.get(client)}/update_weights", json={"update_info": {"path": str(path)}}
-        )
-        hooks.FINISH_UPDATE.get(client)()
+        request = {"method": FromFile.load_from_file.__name__, "args": [str(path)]}
+        hooks.POST.get(client)(f"{hooks.BASE_URL.get(client)}/collective_rpc", json=request)
         with suppress(OSError):  # the next weights replace it
             path.unlink()
 
-    hooks.CONNECT.replace(init_communicator)
+    hooks.CONNECT.replace(lambda client, device=None: None)
     hooks.UPDATE.replace(update_named_params)
