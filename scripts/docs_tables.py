@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -197,7 +198,41 @@ compared. `keys` translates its settings; what else a `Trainer` may say is in
 """
 
 
+PROMISES_PAGE = "docs/reliability.md"
+
+
+def promises_page() -> str:
+    """The page of promises; its last column has the tests that are marked with the name of the row's promise."""
+    marked = promises()
+
+    def row(found: re.Match[str]) -> str:
+        return f"<!-- promise {found[1]} --> {', '.join(f'`{one}`' for one in marked[found[1]])}{found[2] or ''} |"
+
+    text = (ROOT / PROMISES_PAGE).read_text(encoding="utf-8")
+    named = re.findall(r"<!-- promise ([\w-]+) -->", text)
+    if wrong := sorted(set(named) ^ set(marked)):
+        raise SystemExit(f"error: {PROMISES_PAGE} and the tests' marks `promise` do not have the same names: {wrong}")
+    return re.sub(r"<!-- promise ([\w-]+) -->[^|\n]*?(, `python -m bench[^`]*`)? \|", row, text)
+
+
+def promises() -> dict[str, list[str]]:
+    """The tests that are marked with each promise: files, or functions of a file."""
+    found: dict[str, list[str]] = {}
+    for file in sorted(ROOT.glob("tests/**/test_*.py")):
+        for node in ast.parse(file.read_text(encoding="utf-8")).body:
+            marks = node.decorator_list if isinstance(node, ast.FunctionDef) else []
+            if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "pytestmark":
+                marks = [node.value]
+            name = f"::{node.name}" if isinstance(node, ast.FunctionDef) else ""
+            for call in (one for mark in marks for one in ast.walk(mark) if isinstance(one, ast.Call)):
+                if ast.unparse(call.func) == "pytest.mark.promise":
+                    for one in call.args:
+                        found.setdefault(ast.literal_eval(one), []).append(f"{file.relative_to(ROOT)}{name}")
+    return found
+
+
 PAGES: dict[str, Callable[[], str]] = {
+    PROMISES_PAGE: promises_page,
     "workflow/schemas/config.schema.json": config_schema,
     "docs/configuration.md": reference_page,
     FILES_PAGE: files_page,

@@ -126,35 +126,6 @@ def texts_of(tree):
             yield node.value + "\0"
 
 
-def test_each_promise_names_a_test_that_exists():
-    """A file without a folder is the section's, or was named before; `..._x_...` is in the row's file, or anywhere in
-    the section's folder; `(3)` says how many tests it stands for."""
-    page = (ROOT / "docs" / "reliability.md").read_text(encoding="utf-8").partition("## One state")[0]
-    names = {
-        str(file.relative_to(ROOT)): re.findall(r"^def (test_\w+)", file.read_text(encoding="utf-8"), re.MULTILINE)
-        for file in ROOT.glob("tests/**/test_*.py")
-    }
-    before, wrong, looked_at = {}, [], 0
-    for section, folder in zip(page.split("\n## On Slurm"), ("tests/", "tests/slurm/"), strict=True):
-        for row in re.findall(r"^\| .* \| (.*`.*) \|$", section, re.MULTILINE):
-            files = [file for file in names if file.startswith(folder)]
-            for named, count in re.findall(r"`((?:[\w/{},]*\.py|\.\.\._)[^`]*)`(?: \((\d)\))?", row):
-                path, _, test = named.rpartition("::") if ".py::" in named else (named, "", "")
-                if named.startswith("..."):
-                    path, test = "", named
-                if path:
-                    pattern = re.sub(r"\{(.*)\}", lambda found: f"(?:{found[1].replace(',', '|')})", path)
-                    full = pattern if "/" in path else folder + path
-                    files = [file for file in names if re.fullmatch(full, file)] or before.get(path, [])
-                    before[path.rpartition("/")[2]] = files
-                found = [one for file in files for one in names[file] if re.fullmatch(test.replace("...", ".*"), one)]
-                looked_at += 1
-                if not files or (test and len(found) != int(count or 1)):
-                    wrong.append((named, found))
-    assert looked_at > 120
-    assert wrong == [], "docs/reliability.md names no test, or several, by these"
-
-
 def test_every_message_of_the_troubleshooting_page_is_one_of_the_programs():
     page = (ROOT / "docs" / "troubleshooting.md").read_text(encoding="utf-8")
     messages = re.findall(r"^\| `([^`]*)` \|(?!\s*shows)", page.partition("## Before anything runs")[2], re.MULTILINE)

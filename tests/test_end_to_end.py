@@ -82,6 +82,7 @@ def test_again_there_is_nothing_to_do(site):
     assert "Nothing to be done" in again.stderr
 
 
+@pytest.mark.promise("a-finished-run-is")
 @pytest.mark.full("more trainings")
 def test_a_finished_run_is_never_redone(site):
     """Even if Snakemake is told to, or its own files are gone."""
@@ -112,6 +113,7 @@ def test_a_stack_that_is_verified_again_retrains_nothing(site):
     assert site.attempts("vllm-s0") == site.attempts("transformers-s0") == [1]
 
 
+@pytest.mark.promise("a-damaged-or-deleted")
 @pytest.mark.full("more trainings")
 def test_a_damaged_file_is_missed_told_and_mended(site):
     """Not hidden behind a report that is there, and not paid for with a new training."""
@@ -138,6 +140,7 @@ def test_snakemakes_own_report_can_be_made(site):
     assert (site.folder / "snakemake-report.zip").stat().st_size > 0
 
 
+@pytest.mark.promise("a-changed-report-setting")
 def test_a_changed_report_setting_retrains_nothing(site):
     site.config["warmup_steps"] = 2
     dry = site.snakemake("--dry-run")
@@ -147,6 +150,7 @@ def test_a_changed_report_setting_retrains_nothing(site):
     site.config["warmup_steps"] = 1
 
 
+@pytest.mark.promise("a-changed-workload-lock")
 def test_a_changed_workload_retrains_every_run_of_it(site):
     site.config["workload"]["temperature"] = 0.7
     dry = site.snakemake("--dry-run", "--quiet", "progress")
@@ -166,6 +170,7 @@ os.kill(int(sys.argv[1]), signal.SIGSTOP)
 """
 
 
+@pytest.mark.promise("a-killed-run-resumes", "a-killed-snakemake-leaves")
 @pytest.mark.full("more trainings")
 def test_killed_in_the_middle_the_next_start_finishes_what_is_missing(site):
     """Two more runs; Snakemake and all that it started is killed in the first of them.

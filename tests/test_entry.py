@@ -66,6 +66,7 @@ sys.meta_path.insert(0, Finder)
 """
 
 
+@pytest.mark.promise("ctrl-c-stops-after")
 @pytest.mark.parametrize(
     ("words", "loads"),
     [

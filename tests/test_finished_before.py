@@ -18,6 +18,8 @@ from .patience import run
 from .quick_site import QuickSite
 from .two_arms import two_arms
 
+pytestmark = pytest.mark.promise("a-finished-run-is-found")
+
 FILES = ("spec.json", "done.json")
 
 
@@ -148,6 +150,7 @@ def test_a_finished_run_stands_for_one_run_of_a_plan(site):
     assert len({one["trained_as"]["run"] for one in done}) == 2
 
 
+@pytest.mark.promise("a-changed-configuration-is")
 @pytest.mark.parametrize("known", [(), ("--rerun-triggers", "mtime")])
 def test_a_changed_configuration_is_trained_whatever_snakemake_knows(site, known):
     """Without its metadata it looks at dates alone, as with `--rerun-triggers mtime`."""

@@ -19,6 +19,8 @@ from trainers.verl.driver.checkpoints import prepare
 from .node.test_files import make_checkpoint
 from .trainers.verl.test_verl_checkpoints import write_checkpoint
 
+pytestmark = pytest.mark.promise("files-that-cannot-be")
+
 ROOT = Path(__file__).parents[1]
 # All that runs on a node between an attempt's start and its end.
 DURING_A_TRAINING = (

@@ -21,6 +21,8 @@ from .patience import run as run_patiently
 from .trainers.command.script_bench import FORMATS, program
 from .two_arms import two_arms
 
+pytestmark = pytest.mark.promise("seeds-until-most-goes")
+
 ROOT = Path(__file__).resolve().parents[1]
 PROGRAM = r"""#!/bin/bash
 case "$*" in *=sglang*) engine=sglang;; *) engine=vllm;; esac

@@ -9,6 +9,8 @@ from analysis.collect import collect_run, main
 from analysis.steps import METADATA_KEY, SCHEMA, read_steps
 from trainers.registry import nearest_tree
 
+pytestmark = pytest.mark.promise("a-number-that-differs")
+
 GEN = "step/training_step/prepare_inputs/generate"
 
 
@@ -47,6 +49,7 @@ def test_one_attempt(tmp_path):
     assert frame.loc[frame["name"] == "response_tokens", "unit"].unique().tolist() == ["tokens"]
 
 
+@pytest.mark.promise("the-report-shows-a")
 def test_attempts_on_other_data_or_after_the_finished_one_are_left_out(tmp_path):
     """Data A, then B, then A again: A's done.json must not be told with B's timings."""
     rows = [[a_row(1, 1.0), a_row(2, 1.0)], [a_row(1, 2.0), a_row(2, 2.0)], [a_row(1, 3.0), a_row(2, 3.0)]]
@@ -78,6 +81,7 @@ def test_last_attempt_that_has_the_step_counts(tmp_path):
     assert codes(metadata) == ["overlap"]
 
 
+@pytest.mark.promise("the-report-shows-a")
 def test_attempts_of_another_fingerprint_are_left_out(tmp_path):
     run_dir = make_results.write_run(
         tmp_path, "r", "vllm", 0, [[a_row(1)], [a_row(1, 9.0)]], done_more={"last_step": 1}

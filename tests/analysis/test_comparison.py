@@ -128,6 +128,7 @@ def edit(path, **changes):
     path.write_text(json.dumps(json.loads(path.read_text()) | changes))
 
 
+@pytest.mark.promise("the-report-shows-a")
 @pytest.mark.parametrize("says", LEFT_OUT)
 def test_a_run_that_cannot_be_used_is_left_out(tmp_path, says):
     folder = results(tmp_path, {"b": ("transformers", 0, [[row(1, 1)]]), "a": ("vllm", 0, [[row(1, 1)]])})

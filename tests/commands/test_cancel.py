@@ -18,6 +18,8 @@ from ..job.run_bench import RunBench
 from ..runs.make_runs import MadeRun, write
 from ..slurm_files.test_queue import line, squeue
 
+pytestmark = pytest.mark.promise("cancel-ends-only-the")
+
 ME = pwd.getpwuid(os.getuid()).pw_name
 
 

@@ -14,6 +14,8 @@ from workflow.slurm.site import site_for
 from ..runs.make_runs import MadeRun, answer, write
 from ..two_arms import two_arms
 
+pytestmark = pytest.mark.promise("cancel-ends-only-the")
+
 
 @pytest.fixture
 def results(tmp_path, monkeypatch):

@@ -19,6 +19,8 @@ from workflow.slurm.commands import seconds_of
 from ..programs import executable
 from ..runs.make_runs import MadeRun, answer, write
 
+pytestmark = pytest.mark.promise("cancel-ends-only-the")
+
 F = "f" * 64
 
 

@@ -12,6 +12,8 @@ from workflow.job.training import trainer_environment
 
 from ..programs import executable
 
+pytestmark = pytest.mark.promise("fewer-gpus-or-another")
+
 
 def request(gres="", nodes=1, cluster="slurm", ray=True, **workload):
     spec = {"trainer": "verl", "ray": ray, "env": {}, "workload": workload}

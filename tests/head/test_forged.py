@@ -20,7 +20,10 @@ from tests.stacks.test_found import there
 from workflow.job.rendezvous import PeerStatus, RendezvousError
 from workflow.runs.paths import RunPaths
 
-pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can write another user's file")
+pytestmark = [
+    pytest.mark.skipif(os.geteuid() != 0, reason="only root can write another user's file"),
+    pytest.mark.promise("what-a-launcher-a"),
+]
 
 LOCK = "import sys; from workflow.runs.locks import lock_experiment; lock_experiment(sys.argv[1])"
 MOVE = """

@@ -23,6 +23,8 @@ from ..job.run_bench import ROOT, RunBench
 from ..programs import executable
 from ..runs.make_runs import MadeRun
 
+pytestmark = pytest.mark.promise("a-start-right-after")
+
 
 @pytest.fixture
 def bench(tmp_path):
@@ -37,6 +39,7 @@ def bench(tmp_path):
         one.end()
 
 
+@pytest.mark.promise("a-finished-run-is")
 def test_a_run_is_trained_once_and_its_progress_is_told(bench):
     one = bench()
     first = one.launch()
@@ -67,6 +70,7 @@ def test_a_start_right_after_a_cancellation_trains_on(bench):
     assert one.journal() == [(1, 1), (1, 2), (2, 3), (2, 4), (2, 5)]
 
 
+@pytest.mark.promise("a-changed-workload-lock")
 def test_a_changed_spec_or_data_is_another_run_and_going_back_finds_the_old_one(bench):
     one = bench()
     assert one.launch().returncode == 0
@@ -81,6 +85,7 @@ def test_a_changed_spec_or_data_is_another_run_and_going_back_finds_the_old_one(
     assert "already finished (attempt 1)" in one.launch().stderr
 
 
+@pytest.mark.promise("a-changed-workload-lock")
 def test_other_data_does_not_resume_from_the_old_datas_checkpoint(bench):
     """The stand-in leaves a checkpoint at every step, as save_steps: 1 does."""
     one = bench()
@@ -140,6 +145,7 @@ def test_data_with_fewer_prompts_than_a_step_is_refused_before_a_job(bench):
         assert (one.run / "order.json").exists() == (code == 0)
 
 
+@pytest.mark.promise("at-most-one-job")
 def test_two_heads_train_once(bench):
     one = bench(env={"STAND_IN_STEP_S": "0.3"})
     heads = [one.start() for _ in range(3)]
@@ -149,6 +155,7 @@ def test_two_heads_train_once(bench):
     assert [step for _, step in one.journal()] == [1, 2, 3, 4, 5]
 
 
+@pytest.mark.promise("a-head-that-dies")
 def test_a_killed_head_leaves_its_job_and_the_next_head_attaches(bench):
     one = bench(steps=8, env={"STAND_IN_WAIT": "2"})
     head = one.start()
@@ -162,6 +169,7 @@ def test_a_killed_head_leaves_its_job_and_the_next_head_attaches(bench):
     assert one.journal() == [(1, step) for step in range(1, 9)]
 
 
+@pytest.mark.promise("no-trainer-outlives-the")
 def test_a_killed_job_takes_its_trainer_along_and_is_noticed(bench):
     one = bench(steps=50, env={"STAND_IN_WAIT": "1"})
     head = one.start()
@@ -176,6 +184,7 @@ def test_a_killed_job_takes_its_trainer_along_and_is_noticed(bench):
     one.wait(lambda: one.processes() == [])
 
 
+@pytest.mark.promise("invariant-8")
 def test_a_launcher_leaves_with_its_snakemake_and_is_named_to_whoever_waits_for_it(bench):
     """A launcher survives its killed snakemake: it would go on with a configuration that nobody wants any more."""
     one = bench(steps=8, env={"STAND_IN_WAIT": "2"})
@@ -194,6 +203,7 @@ def test_a_launcher_leaves_with_its_snakemake_and_is_named_to_whoever_waits_for_
     one.wait(lambda: not one.processes())
 
 
+@pytest.mark.promise("invariant-4", "success-is-the-attempts")
 @pytest.mark.parametrize(
     ("fault", "says"),
     [
@@ -212,6 +222,7 @@ def test_a_failure_is_named_with_the_logs_last_lines(bench, fault, says):
     assert not (one.run / "done.json").exists()
 
 
+@pytest.mark.promise("a-healthy-run-that")
 @pytest.mark.full("processes that are struck")
 def test_a_healthy_run_that_logs_a_gigabyte_costs_neither_memory_nor_heartbeats(bench):
     one = bench(steps=12, env={"STAND_IN": "chatty", "STAND_IN_STEP_S": "0.5"})
@@ -235,6 +246,7 @@ def test_a_healthy_run_that_logs_a_gigabyte_costs_neither_memory_nor_heartbeats(
     assert 0 < most["cpu"] < 10, "twice a heartbeat's period: who computes longer keeps it from beating"
 
 
+@pytest.mark.promise("ctrl-c-stops-after")
 def test_ctrl_c_stops_after_the_step_and_the_next_start_goes_on(bench):
     one = bench(steps=6, env={"STAND_IN_WAIT": "2"})
     head = one.start()
@@ -247,6 +259,7 @@ def test_ctrl_c_stops_after_the_step_and_the_next_start_goes_on(bench):
     assert [step for _, step in one.journal()] == [1, 2, 3, 4, 5, 6]
 
 
+@pytest.mark.promise("ctrl-c-stops-after")
 def test_a_second_ctrl_c_does_not_wait(bench):
     one = bench(steps=100, env={"STAND_IN": "deaf", "STAND_IN_WAIT": "1"})
     head = one.start()
@@ -260,6 +273,7 @@ def test_a_second_ctrl_c_does_not_wait(bench):
     one.wait(lambda: one.processes() == [])
 
 
+@pytest.mark.promise("a-job-of-an")
 def test_a_job_of_an_older_configuration_is_not_taken_for_this_one(bench):
     one = bench(env={"STAND_IN_WAIT": "1"})
     head = one.start()
@@ -276,6 +290,7 @@ def test_a_job_of_an_older_configuration_is_not_taken_for_this_one(bench):
     assert json.loads((one.run / "attempts" / "1" / "done.json").read_text())["fingerprint"] == "f" * 64
 
 
+@pytest.mark.promise("ray-has-a-runs")
 @pytest.mark.full("processes that are struck")
 def test_a_trainer_that_spreads_by_ray_gets_one_of_its_own_with_its_cpus_and_gpus(bench, tmp_path):
     """The machine's GPUs are there in name only; another Ray's address in the shell is not believed."""

@@ -17,6 +17,8 @@ from workflow.runs.paths import RunPaths
 
 from ..patience import ended
 
+pytestmark = pytest.mark.promise("a-failing-setup-script")
+
 
 def start(folder, script):
     """A job's script up to where srun would stand, which prints a variable and what is left of our own."""

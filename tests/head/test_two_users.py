@@ -16,7 +16,10 @@ from ..job.run_bench import ROOT, RunBench
 from ..patience import run
 from ..programs import executable
 
-pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+pytestmark = [
+    pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user"),
+    pytest.mark.promise("a-second-user-on"),
+]
 
 GROUP, OTHER = 20000, 20001
 AS_THE_OTHER = f"""

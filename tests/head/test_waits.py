@@ -40,6 +40,7 @@ def faults(tmp_path_factory):
     return build_faults(tmp_path_factory.mktemp("faults"))
 
 
+@pytest.mark.promise("files-that-cannot-be")
 def test_files_refused_while_a_job_is_submitted_and_begins_are_waited_for(bench, faults, tmp_path):
     """The submission's folder, the stack's record and the stack's interpreter; no trainer is needed to lose a run."""
     one = bench(head_env={"LD_PRELOAD": str(faults), "RB_FAULT_FILE": str(tmp_path / "faults")})
@@ -104,6 +105,7 @@ WAITS = {
 }
 
 
+@pytest.mark.promise("a-head-handles-ctrl")
 def test_a_head_hears_a_ctrl_c_wherever_it_waits(bench, faults, tmp_path):
     """Also one that comes just before it waits. Within two seconds; those that a busy machine kept are tried again."""
     late = list(WAITS)

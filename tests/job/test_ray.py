@@ -27,7 +27,7 @@ from workflow.job.rendezvous import RendezvousError, TaskSetup
 
 from ..patience import run
 
-pytestmark = pytest.mark.full("Ray clusters that are struck")
+pytestmark = [pytest.mark.full("Ray clusters that are struck"), pytest.mark.promise("a-job-over-two")]
 
 ROOT = Path(__file__).resolve().parents[2]
 SLURM = {"SLURM_NNODES": "2", "SLURM_JOB_NODELIST": "nowhere[1-2]", "SLURM_CPUS_PER_TASK": "3"}

@@ -15,6 +15,8 @@ from workflow.job.torchrun import RanksWorker
 from ..programs import executable
 from .run_bench import RunBench, task_setup
 
+pytestmark = pytest.mark.promise("a-server-beside-the")
+
 
 def setup_of(folder, hosts, rank=0):
     return task_setup(folder, hosts, rank, NO_PROXY="elsewhere")

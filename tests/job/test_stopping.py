@@ -15,6 +15,8 @@ from workflow.runs.paths import RunPaths
 from workflow.slurm import commands as slurm
 from workflow.slurm.commands import SlurmError
 
+pytestmark = pytest.mark.promise("a-signal-before-a", "a-stop-that-kills")
+
 RUNNING = {"JobState": "RUNNING", "Restarts": "0", "NodeList": "n1"}
 LIMITS = {"hang_factor": 0, "hang_min_s": 1, "first_step_s": 1, "stop_grace_s": 120}
 REQUEST = {"limits": LIMITS, "spec": {"spread": "alone"}}

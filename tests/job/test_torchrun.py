@@ -13,6 +13,8 @@ from workflow.job.torchrun import RanksHead, RanksWorker
 
 from .run_bench import task_setup
 
+pytestmark = pytest.mark.promise("a-trainer-of-several")
+
 
 def setup_of(folder, rank):
     return task_setup(folder, ("gpu1", "gpu2"), rank, SLURMD_NODENAME=f"gpu{rank + 1}")

@@ -13,6 +13,8 @@ from workflow.runs.ends import exit_of, explain, memory_error, oom_kills
 from workflow.runs.paths import AttemptPaths
 from workflow.runs.progress import Progress, StepReader, reached_step
 
+pytestmark = pytest.mark.promise("a-silent-hang-is")
+
 
 def write_step(metrics, step, seconds):
     row = {"step": step, "phases": {"step": seconds}, "scalars": {}}
@@ -81,6 +83,7 @@ def test_the_stacks_of_a_hanging_trainer_reach_its_log(tmp_path, listens):
 TRACEBACK = "Traceback (most recent call last):\n  File 'x.py', line 1, in <module>\n"
 
 
+@pytest.mark.promise("a-failure-names-its")
 @pytest.mark.parametrize(
     ("text", "kind"),
     [

@@ -13,6 +13,8 @@ from node.ranks import SHARE, cpu_share, first_cause
 
 from .. import patience
 
+pytestmark = pytest.mark.promise("a-trainer-of-several")
+
 ROOT = Path(__file__).resolve().parents[2]
 BEGIN = """
 import json, os, signal, sys, time

@@ -3,7 +3,11 @@
 import subprocess
 import sys
 
+import pytest
+
 from workflow.runs.locks import holder_note, try_lock
+
+pytestmark = pytest.mark.promise("a-killed-snakemake-leaves")
 
 HOLD = """
 import sys

@@ -20,6 +20,8 @@ from workflow.slurm.shared_queue import Queue
 
 from .make_runs import START, MadeRun, write
 
+pytestmark = pytest.mark.promise("a-job-that-an", "invariant-7")
+
 NAME = "a.0123456789abcdef"
 
 

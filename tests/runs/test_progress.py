@@ -12,6 +12,8 @@ from workflow.runs.progress import MOST_PARTS, JobReporter, PrintedSteps, Progre
 
 from .make_runs import MadeRun
 
+pytestmark = pytest.mark.promise("repeated-attempts-without-a")
+
 
 def told(tmp_path, steps, capsys):
     """What is told of a run of so many steps where each step is seen by itself, as on a slow machine."""

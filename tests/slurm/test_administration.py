@@ -36,6 +36,7 @@ def stopped(one):
     return False
 
 
+@pytest.mark.promise("suspended-for-longer-than")
 def test_suspended_for_longer_than_its_heartbeat_is_silent_it_is_left_alone(run):
     one = run(steps=40, env=SLOW)
     head = one.start(3)
@@ -52,6 +53,7 @@ def test_suspended_for_longer_than_its_heartbeat_is_silent_it_is_left_alone(run)
     assert len(one.attempts()) == 1 and one.submitted() == 1
 
 
+@pytest.mark.promise("suspended-for-longer-than")
 def test_reconfiguring_slurm_disturbs_neither_a_waiting_nor_a_running_job(run):
     one = run(steps=10, env={"STAND_IN_WAIT": "5"})
     hold_the_gpus(one, 8)
@@ -67,6 +69,7 @@ def test_reconfiguring_slurm_disturbs_neither_a_waiting_nor_a_running_job(run):
     assert len(one.attempts()) == 1 and one.submitted() == 1
 
 
+@pytest.mark.promise("suspended-for-longer-than")
 @pytest.mark.parametrize("when", ["waiting", "running"])
 def test_a_node_that_is_renamed_costs_no_run(make_cluster, run, when):
     cluster = make_cluster()
@@ -115,6 +118,7 @@ def read_only(base, there):
         subprocess.run(["umount", "-l", str(unused)], check=True)
 
 
+@pytest.mark.promise("results-that-turn-read")
 @pytest.mark.parametrize("requeued", [False, True])
 def test_results_that_turn_read_only_for_a_while_cost_no_run(run, tmp_path, requeued):
     base, there = tmp_path / "base", tmp_path / "there"
@@ -142,6 +146,7 @@ def test_results_that_turn_read_only_for_a_while_cost_no_run(run, tmp_path, requ
         subprocess.run(["umount", "-l", str(there)], check=True)
 
 
+@pytest.mark.promise("with-hundreds-of-arrays")
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can submit for another user")
 def test_arrays_and_other_users_jobs_by_the_hundred_neither_slow_nor_mislead_a_look(run):
     one = run(steps=10, env=SLOW)

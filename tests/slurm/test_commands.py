@@ -16,6 +16,8 @@ from ..patience import run
 from ..two_arms import two_arms
 from .runs import SlurmRun
 
+pytestmark = pytest.mark.promise("cancel-ends-only-the")
+
 ROOT = Path(__file__).resolve().parents[2]
 LONG = {"STAND_IN_WAIT": "5"}
 STEPS = 100
@@ -179,6 +181,7 @@ def test_cancel_ends_the_experiments_jobs_and_no_others(desk, cluster):
     assert "root cancelled it meanwhile" in refused.stderr
 
 
+@pytest.mark.promise("a-start-right-after", "invariant-7")
 @pytest.mark.parametrize("how", ["rolloutbench cancel", "scancel"])
 def test_a_start_right_after_a_cancellation_trains_on(desk, cluster, how):
     """While the cancelled job still ends: it writes its checkpoint."""

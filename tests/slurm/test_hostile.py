@@ -63,6 +63,7 @@ def lose_the_node(one):
 # A life that Slurm gave up ----------------------------------------------------------------------------------------
 
 
+@pytest.mark.promise("a-life-on-a", "invariant-2")
 def test_a_life_on_a_node_that_slurm_gave_up_ends_when_the_next_one_begins(run):
     # The given-up life trains on for as long as the next one takes to begin.
     one = run(steps=60, env=SLOW | {"STAND_IN_SAVE": "2", "STAND_IN_WAIT": "50"})
@@ -78,6 +79,7 @@ def test_a_life_on_a_node_that_slurm_gave_up_ends_when_the_next_one_begins(run):
     assert one.submitted() == 1
 
 
+@pytest.mark.promise("a-life-that-slurm")
 def test_a_run_that_finishes_on_a_node_that_slurm_gave_up_leaves_no_job_in_the_queue(run):
     one = run(steps=5, env={"STAND_IN_WAIT": "2"})
     head = one.start(2)
@@ -88,6 +90,7 @@ def test_a_run_that_finishes_on_a_node_that_slurm_gave_up_leaves_no_job_in_the_q
     one.wait(lambda: not one.jobs())
 
 
+@pytest.mark.promise("a-life-on-a")
 def test_a_life_that_cannot_be_ended_is_told_and_seen_and_can_be_cancelled(run, faults, tmp_path):
     env = {"LD_PRELOAD": str(faults), "RB_FAULT_FILE": str(tmp_path / "faults"), "ROLLOUTBENCH_TAKE_OVER_S": "12"}
     one = run(steps=1000, env=SLOW, head_env=env)
@@ -107,6 +110,7 @@ def test_a_life_that_cannot_be_ended_is_told_and_seen_and_can_be_cancelled(run, 
 # What has finished, what was cancelled ----------------------------------------------------------------------------
 
 
+@pytest.mark.promise("a-finished-run-is-not", "invariant-3")
 def test_a_run_that_finished_is_not_trained_again_when_its_job_is_requeued(run):
     one = run(steps=6, env=SLOW | {"STAND_IN": "hang_done", "STAND_IN_SAVE": "100"})
     head = one.start()
@@ -118,6 +122,7 @@ def test_a_run_that_finished_is_not_trained_again_when_its_job_is_requeued(run):
     assert len(one.attempts()) == 1
 
 
+@pytest.mark.promise("a-squeue-that-lies", "invariant-5")
 @pytest.mark.parametrize(
     "lie",
     [
@@ -142,6 +147,7 @@ def test_a_squeue_that_lies_costs_a_queue_entry_and_no_step(run, tmp_path, lie):
     one.wait(lambda: not one.jobs())
 
 
+@pytest.mark.promise("what-was-cancelled-through")
 def test_a_chosen_run_that_slurm_has_lost_hold_of_is_cancelled_for_good(run, tmp_path):
     lying = f'if [ -e {tmp_path}/lie ]; then "$real" "$@" | head -n 1; else exec "$real" "$@"; fi'
     one = run(steps=1000, env=SLOW, head_env=fake(tmp_path, "squeue", lying))
@@ -154,6 +160,7 @@ def test_a_chosen_run_that_slurm_has_lost_hold_of_is_cancelled_for_good(run, tmp
     assert "cancelled by root" in status(one) and {attempt for attempt, _ in one.journal()} == {1}
 
 
+@pytest.mark.promise("what-was-cancelled-through")
 @pytest.mark.parametrize("ours", [True, False])
 def test_what_is_cancelled_while_it_requeues_itself_stays_cancelled(run, tmp_path, ours):
     slow = f'if [ "$1" = requeue ]; then touch {tmp_path}/requeues; sleep 3; fi; "$real" "$@"'
@@ -171,6 +178,7 @@ def test_what_is_cancelled_while_it_requeues_itself_stays_cancelled(run, tmp_pat
     assert {attempt for attempt, _ in one.journal()} == {1}
 
 
+@pytest.mark.promise("invariant-3", "what-was-cancelled-through")
 def test_a_life_of_a_cancelled_job_ends_before_it_trains(run):
     """As where slurmctld, killed, brings a cancelled job back."""
     one = run(steps=40, env=SLOW)
@@ -217,6 +225,7 @@ def test_a_folder_that_another_user_has_put_in_place_of_the_experiments_is_not_o
     assert not (tmp_path / "ran").exists() and {attempt for attempt, _ in one.journal()} <= {1}
 
 
+@pytest.mark.promise("a-life-that-slurm")
 def test_a_life_that_was_given_up_requeues_no_other_life(run, tmp_path):
     """Slurm speaks of the next life, which runs, when this one wants to know whether it may requeue the job."""
     script = (
@@ -233,6 +242,7 @@ def test_a_life_that_was_given_up_requeues_no_other_life(run, tmp_path):
     assert not (tmp_path / "requeued").exists()
 
 
+@pytest.mark.promise("what-was-cancelled-through")
 def test_a_slow_sbatch_hears_ctrl_c_and_cancel_wins_against_it(run, tmp_path):
     waits = f"timeout 120 sh -c 'until [ -e {tmp_path}/go ]; do sleep 0.2; done'"
     one = run(head_env=fake(tmp_path, "sbatch", f'touch {tmp_path}/called; {waits}; exec "$real" "$@"'))
@@ -251,6 +261,7 @@ def test_a_slow_sbatch_hears_ctrl_c_and_cancel_wins_against_it(run, tmp_path):
 # Files that cannot be read ----------------------------------------------------------------------------------------
 
 
+@pytest.mark.promise("files-that-cannot-be")
 @pytest.mark.parametrize("kind", ["116 ", "5 ", "13 ", "116 !"])
 def test_files_that_cannot_be_read_for_a_while_end_neither_job_nor_head(run, faults, tmp_path, kind):
     env = {"LD_PRELOAD": str(faults), "RB_FAULT_FILE": str(tmp_path / "faults")}
@@ -267,6 +278,7 @@ def test_files_that_cannot_be_read_for_a_while_end_neither_job_nor_head(run, fau
     assert len(one.attempts()) == 1
 
 
+@pytest.mark.promise("files-that-cannot-be")
 def test_files_that_cannot_be_read_as_the_trainer_ends_are_waited_for(run, faults, tmp_path):
     env = {"LD_PRELOAD": str(faults), "RB_FAULT_FILE": str(tmp_path / "faults")}
     one = run(steps=6, env={"STAND_IN_WAIT": "3"}, head_env=env)
@@ -279,6 +291,7 @@ def test_files_that_cannot_be_read_as_the_trainer_ends_are_waited_for(run, fault
     one.finish(head)
 
 
+@pytest.mark.promise("steps-that-are-unreadable")
 def test_steps_that_cannot_be_read_for_a_while_are_not_taken_for_none(run, faults, tmp_path):
     env = {"LD_PRELOAD": str(faults), "RB_FAULT_FILE": str(tmp_path / "faults")}
     one = run(steps=10, env={"STAND_IN_WAIT": "3"}, head_env=env, options=("restarts=0",))
@@ -293,6 +306,7 @@ def test_steps_that_cannot_be_read_for_a_while_are_not_taken_for_none(run, fault
     assert len(one.attempts()) == 2
 
 
+@pytest.mark.promise("status-and-check-wait")
 @pytest.mark.parametrize("words", [["status", "--experiment", "mine"], ["check", str(ROOT / "config.yaml")]])
 @pytest.mark.parametrize("kind", ["116 ", "5 !"])
 def test_commands_that_look_wait_for_files_that_cannot_be_read(faults, tmp_path, words, kind):
@@ -313,6 +327,7 @@ def test_commands_that_look_wait_for_files_that_cannot_be_read(faults, tmp_path,
     assert " vllm-s0 " in f" {told.partition('trying again')[2]}".replace("\n", " ")
 
 
+@pytest.mark.promise("a-job-that-fails")
 @pytest.mark.parametrize(("what", "says"), [("scancel", "cancelled by"), ("cancel", "cancelled by")])
 def test_an_end_that_comes_while_files_cannot_be_read_is_the_heads_end(run, faults, tmp_path, what, says):
     """A head that begins anew for an unreadable file is not one that somebody started again."""
@@ -333,6 +348,7 @@ def test_an_end_that_comes_while_files_cannot_be_read_is_the_heads_end(run, faul
     assert one.submitted() == 1
 
 
+@pytest.mark.promise("a-squeue-that-lies", "invariant-5")
 def test_a_waiting_job_that_squeue_leaves_out_costs_one_more_entry_at_most(run, tmp_path):
     lying = f'if [ -e {tmp_path}/lie ]; then "$real" "$@" | head -n 1; else exec "$real" "$@"; fi'
     one = run(steps=5, head_env=fake(tmp_path, "squeue", lying))
@@ -352,6 +368,7 @@ def test_a_waiting_job_that_squeue_leaves_out_costs_one_more_entry_at_most(run, 
     assert not one.journal()
 
 
+@pytest.mark.promise("a-job-that-an")
 def test_the_running_job_of_an_earlier_release_is_waited_for_by_its_name(run):
     """Two jobs never train one run, whoever submitted them; a waiting one of that kind ends before it trains."""
     one = run(steps=5)
@@ -372,6 +389,7 @@ def test_the_running_job_of_an_earlier_release_is_waited_for_by_its_name(run):
 # Names, clocks, identities ----------------------------------------------------------------------------------------
 
 
+@pytest.mark.promise("foreign-comments-and-a")
 def test_a_sites_comment_with_a_bar_hides_no_waiting_job(run, tmp_path):
     one = run(head_env=fake(tmp_path, "sbatch", '"$real" --comment="project|7 job=3" "$@"'))
     one.cluster.run("sbatch", "-p", "h100", "-N2", "--gres=gpu:h100:8", "--wrap=sleep 25")
@@ -379,6 +397,7 @@ def test_a_sites_comment_with_a_bar_hides_no_waiting_job(run, tmp_path):
     assert one.submitted() == 1
 
 
+@pytest.mark.promise("foreign-comments-and-a")
 def test_a_head_whose_clock_was_ahead_hides_no_end_from_the_next(run, faults):
     one = run(steps=1000, env=SLOW, head_env={"LD_PRELOAD": str(faults), "RB_CLOCK_S": "3600"})
     head = one.start(2)
@@ -394,6 +413,7 @@ def test_a_head_whose_clock_was_ahead_hides_no_end_from_the_next(run, faults):
 # Smaller ones -----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.promise("probing-signals-a-slow")
 def test_a_signal_that_somebody_sends_to_look_kills_no_watcher(run):
     one = run(steps=12, env={"STAND_IN_WAIT": "2"})
     head = one.start(2)
@@ -406,6 +426,7 @@ def test_a_signal_that_somebody_sends_to_look_kills_no_watcher(run):
     assert len(one.attempts()) == 1
 
 
+@pytest.mark.promise("probing-signals-a-slow")
 def test_a_slow_scontrol_stops_no_heartbeat(run, tmp_path):
     """The first answer comes after the next beat, and not before."""
     beat, asked, told = tmp_path / "results/experiment/runs/arm-s0/attempts/1/heartbeat", tmp_path / "a", tmp_path / "t"
@@ -419,6 +440,7 @@ def test_a_slow_scontrol_stops_no_heartbeat(run, tmp_path):
     one.finish(head)
 
 
+@pytest.mark.promise("probing-signals-a-slow")
 def test_a_daemon_that_sheds_its_parents_and_its_environment_ends_with_the_attempt(run):
     one = run(env={"STAND_IN": "daemon"})
     one.finish(one.start())

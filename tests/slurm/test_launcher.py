@@ -37,6 +37,7 @@ def test_a_run_is_trained_on_the_cluster(run):
     one.assert_trained_once()
 
 
+@pytest.mark.promise("slurm-gives-what-the")
 @pytest.mark.full("a scenario on a real Slurm")
 def test_what_the_profile_asks_for_is_what_slurm_gives(run, tmp_path):
     (tmp_path / "set up.sh").write_text("export STAND_IN_STEP_S=1.5\n")
@@ -57,6 +58,7 @@ def test_what_the_profile_asks_for_is_what_slurm_gives(run, tmp_path):
     assert last - first > 2, "setup.sh was sourced in the job"
 
 
+@pytest.mark.promise("small-runs-share-a")
 def test_small_runs_share_a_node_and_get_gpus_of_their_own(run, tmp_path):
     options = ("gres=gpu:h100:2", "nodelist=gpu1")
     two = [
@@ -75,6 +77,7 @@ def test_small_runs_share_a_node_and_get_gpus_of_their_own(run, tmp_path):
     assert [len(own) for own in gpus] == [2, 2] and not set(gpus[0]) & set(gpus[1])
 
 
+@pytest.mark.promise("slurm-gives-what-the")
 @pytest.mark.parametrize(
     ("options", "says"),
     [
@@ -91,6 +94,7 @@ def test_what_the_site_does_not_have_is_told_and_nothing_is_left(run, options, s
     assert one.jobs() == [] and one.journal() == []
 
 
+@pytest.mark.promise("fewer-gpus-or-another")
 def test_gpus_are_the_experiments_or_nothing_is_submitted(run):
     one = run(options=("gres=gpu:h100:2",))
     one.spec["workload"]["gpus_per_node"] = 4
@@ -110,6 +114,7 @@ def test_gpus_are_the_experiments_or_nothing_is_submitted(run):
 # The site's setup script ------------------------------------------------------------------------------------------
 
 
+@pytest.mark.promise("a-failing-setup-script")
 @pytest.mark.full("a scenario on a real Slurm")
 @pytest.mark.parametrize(
     ("script", "says"),
@@ -137,6 +142,7 @@ def test_a_setup_that_fails_is_told_with_its_last_lines_and_nothing_is_trained(r
     one.finish(one.start())
 
 
+@pytest.mark.promise("a-failing-setup-script")
 @pytest.mark.full("a scenario on a real Slurm")
 def test_a_signal_of_slurms_during_setup_is_no_failure_of_it_and_a_failure_in_a_later_life_is(run, tmp_path):
     lives = tmp_path / "lives"
@@ -165,6 +171,7 @@ def preempt(one):
     one.cluster.run("sbatch", "-p", "h100-urgent", "-N2", "--gres=gpu:h100:8", "--wrap=sleep 2")
 
 
+@pytest.mark.promise("preempted-with-and-without")
 def test_preempted_with_a_grace_it_stops_after_its_step_and_goes_on(run, make_cluster):
     one = run(on=make_cluster(grace_s=30), steps=8, env=NO_CHECKPOINT_BUT_AT_A_STOP)
     head = one.start()
@@ -179,6 +186,7 @@ def test_preempted_with_a_grace_it_stops_after_its_step_and_goes_on(run, make_cl
     assert one.job_id() == one.read("attempts", "2", "attempt.json")["slurm"]["job_id"], "requeued, not submitted anew"
 
 
+@pytest.mark.promise("preempted-with-and-without")
 def test_preempted_without_a_grace_it_goes_on_from_its_last_checkpoint(run):
     one = run(steps=8, env=WAIT_AFTER_3 | {"STAND_IN_SAVE": "2"})
     head = one.start(3)
@@ -188,6 +196,7 @@ def test_preempted_without_a_grace_it_goes_on_from_its_last_checkpoint(run):
     assert len(one.attempts()) == 2
 
 
+@pytest.mark.promise("a-signal-before-a")
 @pytest.mark.full("a scenario on a real Slurm")
 @pytest.mark.parametrize("grace_s", [0, 30])
 def test_preempted_before_the_trainer_hears_signals_it_is_requeued(run, make_cluster, grace_s):
@@ -201,6 +210,7 @@ def test_preempted_before_the_trainer_hears_signals_it_is_requeued(run, make_clu
     assert len(one.attempts()) == 2
 
 
+@pytest.mark.promise("preempted-with-and-without")
 @pytest.mark.full("a scenario on a real Slurm")
 def test_preempted_by_cancelling_it_is_requeued_or_submitted_again(run, make_cluster):
     one = run(on=make_cluster(preempt_mode="CANCEL"), steps=8, env=WAIT_AFTER_3)
@@ -210,6 +220,7 @@ def test_preempted_by_cancelling_it_is_requeued_or_submitted_again(run, make_clu
     assert "was preempted; submitting it again" in said
 
 
+@pytest.mark.promise("a-run-longer-than")
 def test_at_its_time_limit_it_stops_is_requeued_and_finishes_over_several_lives(run):
     # Slurm looks for limits every half-minute: two lives of up to 33 s must not be enough.
     one = run(steps=70, env={"STAND_IN_STEP_S": "1", "STAND_IN_SAVE": "1000"})
@@ -225,6 +236,7 @@ def test_at_its_time_limit_it_stops_is_requeued_and_finishes_over_several_lives(
     assert len(one.attempts()) == 3
 
 
+@pytest.mark.promise("invariant-6", "repeated-attempts-without-a")
 @pytest.mark.full("a scenario on a real Slurm")
 def test_lives_without_a_new_step_come_to_an_end(run):
     one = run(steps=5, env={"STAND_IN_STEP_S": "600"}, options=("restarts=1",))
@@ -242,6 +254,7 @@ def test_lives_without_a_new_step_come_to_an_end(run):
     assert again.poll() is None
 
 
+@pytest.mark.promise("a-second-signal-during")
 @pytest.mark.full("a scenario on a real Slurm")
 def test_a_second_signal_during_the_checkpoint_does_not_hurt(run):
     one = run(steps=8, env=NO_CHECKPOINT_BUT_AT_A_STOP | {"STAND_IN_SAVE_S": "3"})
@@ -255,6 +268,7 @@ def test_a_second_signal_during_the_checkpoint_does_not_hurt(run):
     assert len(one.attempts()) == 2
 
 
+@pytest.mark.promise("a-second-signal-during")
 @pytest.mark.full("a scenario on a real Slurm")
 def test_a_trainer_that_does_not_listen_is_ended_and_goes_on_from_its_checkpoint(run):
     env = WAIT_AFTER_3 | {"STAND_IN": "deaf", "STAND_IN_SAVE": "2"}
@@ -267,6 +281,7 @@ def test_a_trainer_that_does_not_listen_is_ended_and_goes_on_from_its_checkpoint
     one.finish(head)
 
 
+@pytest.mark.promise("requeued-or-held-by")
 @pytest.mark.full("a scenario on a real Slurm")
 def test_requeued_and_held_by_an_administrator_it_says_so_and_goes_on(run):
     one = run(steps=8, env=WAIT_AFTER_2)
@@ -278,6 +293,7 @@ def test_requeued_and_held_by_an_administrator_it_says_so_and_goes_on(run):
     one.finish(head)
 
 
+@pytest.mark.promise("a-silent-hang-is")
 @pytest.mark.full("a scenario on a real Slurm")
 def test_a_hang_is_looked_into_stopped_and_given_one_more_chance(run):
     options = ("hang_min_s=3", "hang_factor=5")
@@ -292,6 +308,7 @@ def test_a_hang_is_looked_into_stopped_and_given_one_more_chance(run):
     assert "attempt 1 hung after step 2: no new step for" in said
 
 
+@pytest.mark.promise("a-silent-hang-is")
 @pytest.mark.full("a scenario on a real Slurm")
 def test_a_second_hang_is_a_failure_with_its_reason(run):
     options = ("hang_min_s=3", "hang_factor=5")
@@ -305,6 +322,7 @@ def test_a_second_hang_is_a_failure_with_its_reason(run):
     one.wait(lambda: not one.jobs())  # a head hears of the end from the job, which is still leaving
 
 
+@pytest.mark.promise("a-silent-hang-is")
 @pytest.mark.full("a scenario on a real Slurm")
 def test_it_does_not_take_a_suspended_job_for_a_hung_one(run):
     one = run(steps=6, env={"STAND_IN_STEP_S": "0.3"}, options=("hang_min_s=4", "hang_factor=2"))
@@ -319,6 +337,7 @@ def test_it_does_not_take_a_suspended_job_for_a_hung_one(run):
 # Ends -------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.promise("a-failure-names-its")
 @pytest.mark.parametrize(
     ("fault", "says"),
     [
@@ -337,6 +356,7 @@ def test_a_trainers_own_failure_is_not_tried_again(run, fault, says):
     one.wait(lambda: not one.jobs())
 
 
+@pytest.mark.promise("exit-1-or-a")
 @pytest.mark.parametrize("fault", ["fail", "kill_self"])
 def test_a_failure_after_progress_is_retried_from_its_checkpoint(run, fault):
     """As an Xid, a lost NCCL peer or a full node's memory end a process: nobody can tell that from its own fault."""
@@ -349,6 +369,7 @@ def test_a_failure_after_progress_is_retried_from_its_checkpoint(run, fault):
     assert [step for _, step in one.journal()] == [1, 2, 3, 4, 5] and one.submitted() == 1
 
 
+@pytest.mark.promise("a-failing-setup-script")
 def test_a_node_that_fails_its_check_is_tried_around_once(run):
     """One broken node, which is free again at once, does not fail the whole queue."""
     one = run(steps=3, env={"STAND_IN": "unfit_once"})
@@ -361,6 +382,7 @@ def test_a_node_that_fails_its_check_is_tried_around_once(run):
     assert len(other.attempts()) == 2, "once"
 
 
+@pytest.mark.promise("a-failure-names-its")
 @pytest.mark.full("a scenario on a real Slurm")
 def test_out_of_memory_is_named(run, make_cluster):
     extra = (
@@ -375,6 +397,7 @@ def test_out_of_memory_is_named(run, make_cluster):
     assert len(one.attempts()) == 1
 
 
+@pytest.mark.promise("a-failure-names-its")
 @pytest.mark.full("a scenario on a real Slurm")
 @pytest.mark.parametrize("when", ["pending", "running", "at its checkpoint"])
 def test_cancelled_by_a_person_it_fails_with_the_name_and_goes_on_when_started_again(run, when):
@@ -397,6 +420,7 @@ def test_cancelled_by_a_person_it_fails_with_the_name_and_goes_on_when_started_a
     one.finish(one.start())
 
 
+@pytest.mark.promise("ctrl-c-detaches-with")
 def test_ctrl_c_detaches_and_says_so(run):
     one = run(steps=10, env=WAIT_AFTER_2)
     head = one.start()
@@ -415,6 +439,7 @@ def test_ctrl_c_detaches_and_says_so(run):
 # Heads ------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.promise("a-head-killed-before")
 def test_a_killed_head_leaves_its_job_and_the_next_head_attaches(run):
     one = run(steps=12, env=WAIT_AFTER_2)
     head = one.start(2)
@@ -436,6 +461,7 @@ def kill_with_its_submission(head):
         os.killpg(int(child), signal.SIGKILL)
 
 
+@pytest.mark.promise("a-head-killed-before")
 @pytest.mark.full("a scenario on a real Slurm")
 def test_a_head_killed_before_sbatch_costs_nothing(run, tmp_path):
     one = run(head_env=fake(tmp_path, "sbatch", f"touch {tmp_path}/called; sleep 60"))
@@ -446,6 +472,7 @@ def test_a_head_killed_before_sbatch_costs_nothing(run, tmp_path):
     one.finish(one.start())
 
 
+@pytest.mark.promise("a-head-killed-before")
 def test_a_head_killed_between_sbatch_and_its_record_is_followed_by_one_that_attaches(run, tmp_path):
     script = f'"$real" "$@" && touch {tmp_path}/called; sleep 60'
     one = run(steps=10, env=WAIT_AFTER_2, head_env=fake(tmp_path, "sbatch", script))
@@ -462,6 +489,7 @@ def test_a_head_killed_between_sbatch_and_its_record_is_followed_by_one_that_att
     assert {attempt for attempt, _ in one.journal()} == {1}, "the one job that was submitted has trained it"
 
 
+@pytest.mark.promise("an-sbatch-that-fails")
 def test_an_sbatch_that_failed_and_submitted_is_found(run, tmp_path):
     script = '"$real" "$@"; echo "sbatch: error: Batch job submission failed: Socket timed out" >&2; exit 1'
     one = run(env=WAIT_AFTER_2, head_env=fake(tmp_path, "sbatch", script))
@@ -472,6 +500,7 @@ def test_an_sbatch_that_failed_and_submitted_is_found(run, tmp_path):
     assert one.submitted() == 1
 
 
+@pytest.mark.promise("repeated-attempts-without-a")
 def test_six_preemptions_without_grace_are_no_failure_of_a_script(run):
     """Each life prints steps that the one before it had not; none of them lives to report anything."""
     one = run(kind=SlurmScript, steps=30, env={"STAND_IN_STEP_S": "0.3", "STAND_IN_SAVE": "1"}, options=("restarts=1",))
@@ -484,6 +513,7 @@ def test_six_preemptions_without_grace_are_no_failure_of_a_script(run):
     assert len(one.attempts()) == 4
 
 
+@pytest.mark.promise("an-sbatch-that-fails")
 @pytest.mark.full("a scenario on a real Slurm")
 def test_two_heads_race_and_one_job_trains(run):
     one = run(steps=6, env=SLOW)
@@ -496,6 +526,7 @@ def test_two_heads_race_and_one_job_trains(run):
     assert one.submitted() == 1
 
 
+@pytest.mark.promise("an-sbatch-that-fails", "invariant-1")
 def test_two_heads_whose_locks_do_not_meet_still_train_once(run, tmp_path):
     """As on two login nodes with a file system whose locks stay on each."""
     one = run(steps=8, env=WAIT_AFTER_2)
@@ -509,6 +540,7 @@ def test_two_heads_whose_locks_do_not_meet_still_train_once(run, tmp_path):
     assert {attempt for attempt, _ in one.journal()} == {1}
 
 
+@pytest.mark.promise("a-wrong-number-from")
 @pytest.mark.full("a scenario on a real Slurm")
 def test_a_wrong_number_from_sbatch_is_corrected_by_the_jobs_name(run, tmp_path):
     """As where a site's sbatch says other things first; and its own comment replaces ours."""
@@ -518,6 +550,7 @@ def test_a_wrong_number_from_sbatch_is_corrected_by_the_jobs_name(run, tmp_path)
     assert one.submitted() == 1
 
 
+@pytest.mark.promise("what-was-cancelled-through")
 @pytest.mark.full("a scenario on a real Slurm")
 def test_cancelled_by_us_it_does_not_come_back_though_slurm_has_forgotten_it(run, make_cluster):
     one = run(on=make_cluster(accounting=False, extra=("MinJobAge=2",)), steps=60, env=WAIT_AFTER_2)
@@ -529,6 +562,7 @@ def test_cancelled_by_us_it_does_not_come_back_though_slurm_has_forgotten_it(run
     assert "was cancelled by root" in said and one.submitted() == 1
 
 
+@pytest.mark.promise("a-run-with-a")
 @pytest.mark.full("a scenario on a real Slurm")
 def test_a_copy_of_the_results_lets_the_originals_job_alone(run, tmp_path):
     one = run(folder=tmp_path / "original", steps=12, env=WAIT_AFTER_2)
@@ -545,12 +579,14 @@ def test_a_copy_of_the_results_lets_the_originals_job_alone(run, tmp_path):
     assert one.job_id() != other.job_id()
 
 
+@pytest.mark.promise("a-wrong-number-from")
 def test_a_shells_own_settings_for_squeue_do_not_hide_jobs(run):
     one = run(steps=8, env=SLOW, head_env={"SQUEUE_PARTITION": "cpu", "SQUEUE_STATES": "COMPLETED"})
     one.finish(one.start())
     assert one.submitted() == 1
 
 
+@pytest.mark.promise("a-run-with-a")
 def test_a_run_that_lives_in_slurm_is_not_trained_here_as_well(run):
     one = run(steps=12, env=WAIT_AFTER_2)
     head = one.start(2)
@@ -569,6 +605,7 @@ def test_a_run_that_lives_in_slurm_is_not_trained_here_as_well(run):
 # Slurm itself -----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.promise("a-node-that-dies")
 def test_a_node_that_dies_costs_the_steps_since_the_checkpoint(run):
     one = run(steps=10, env=WAIT_AFTER_3 | {"STAND_IN_SAVE": "2"})
     head = one.start(3)
@@ -580,6 +617,7 @@ def test_a_node_that_dies_costs_the_steps_since_the_checkpoint(run):
     assert hosts[0] == node != hosts[1]
 
 
+@pytest.mark.promise("slurmctld-restarted-down-at")
 @pytest.mark.full("a scenario on a real Slurm")
 def test_slurmctld_may_be_restarted_while_a_run_trains(run):
     one = run(steps=24, env=WAIT_AFTER_2)
@@ -593,6 +631,7 @@ def test_slurmctld_may_be_restarted_while_a_run_trains(run):
     assert len(one.attempts()) == 1
 
 
+@pytest.mark.promise("slurmctld-restarted-down-at")
 @pytest.mark.full("a scenario on a real Slurm")
 def test_slurmctld_down_at_submission_is_waited_for(run):
     one = run()
@@ -605,6 +644,7 @@ def test_slurmctld_down_at_submission_is_waited_for(run):
     assert len(one.attempts()) == 1
 
 
+@pytest.mark.promise("slurmctld-restarted-down-at")
 @pytest.mark.full("a scenario on a real Slurm")
 def test_slurmctld_down_at_the_requeue_is_waited_for(run):
     one = run(steps=8, env=NO_CHECKPOINT_BUT_AT_A_STOP)
@@ -623,6 +663,7 @@ def test_slurmctld_down_at_the_requeue_is_waited_for(run):
     assert one.job_id() == job_id and one.submitted() == 1
 
 
+@pytest.mark.promise("a-job-that-slurm")
 @pytest.mark.full("a scenario on a real Slurm")
 @pytest.mark.parametrize("accounting", [True, False])
 def test_a_job_that_slurm_has_lost_is_submitted_again(run, make_cluster, accounting):
@@ -639,6 +680,7 @@ def test_a_job_that_slurm_has_lost_is_submitted_again(run, make_cluster, account
     assert "submitting it again" in said, said
 
 
+@pytest.mark.promise("slurmctld-restarted-down-at")
 @pytest.mark.full("a scenario on a real Slurm")
 def test_without_accounting_the_ends_are_noticed_all_the_same(run, make_cluster):
     one = run(on=make_cluster(accounting=False), steps=8, env=WAIT_AFTER_2)
@@ -650,6 +692,7 @@ def test_without_accounting_the_ends_are_noticed_all_the_same(run, make_cluster)
     one.finish(one.start())
 
 
+@pytest.mark.promise("slurmctld-restarted-down-at")
 def test_slurmdbd_down_does_not_stop_a_run(run):
     one = run(steps=8, env=WAIT_AFTER_2)
     one.cluster.stop_daemon("slurmdbd")
@@ -662,6 +705,7 @@ def test_slurmdbd_down_does_not_stop_a_run(run):
 # Files ------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.promise("stale-files-of-submitit")
 def test_stale_files_of_submitit_and_empty_checkpoints_do_no_harm(run):
     one = run(steps=8, env=WAIT_AFTER_2)
     head = one.start(2)
@@ -680,6 +724,7 @@ def test_stale_files_of_submitit_and_empty_checkpoints_do_no_harm(run):
     )
 
 
+@pytest.mark.promise("stale-files-of-submitit")
 @pytest.mark.full("a scenario on a real Slurm")
 def test_a_disk_that_fills_up_is_a_failure_that_says_so(run, tmp_path):
     small = tmp_path / "small"

@@ -12,6 +12,8 @@ import pytest
 from .. import guarded
 from ..job.run_bench import ROOT
 
+pytestmark = pytest.mark.promise("a-job-over-two", "a-server-beside-the", "a-trainer-of-several", "ray-has-a-runs")
+
 OPTIONS = ("nodes=2", "mem_mb=4000")
 
 
@@ -117,6 +119,7 @@ def test_a_process_that_dies_on_the_other_node_ends_the_life_and_is_named(ranks)
     ranks.wait(lambda: not ranks.processes())
 
 
+@pytest.mark.promise("invariant-3", "on-several-nodes-all")
 def test_all_nodes_leave_at_once_when_the_first_has_nothing_to_train(ranks):
     """The others wait for it to begin, and would keep the whole allocation until their patience is over."""
     ranks.spec["env"] = {"STAND_IN": "deaf_at_first"}

@@ -7,7 +7,10 @@ import pytest
 
 from .storm import Storm
 
-pytestmark = pytest.mark.full("dozens of strikes at runs on a real Slurm")
+pytestmark = [
+    pytest.mark.full("dozens of strikes at runs on a real Slurm"),
+    pytest.mark.promise("twelve-runs-survive-two"),
+]
 
 SEED = 20261122
 

@@ -134,6 +134,7 @@ def make_site(stack_python, tmp_path):
         site.cluster.run("scancel", "--user=root")
 
 
+@pytest.mark.promise("snakemake-profile-slurm-runs")
 @pytest.mark.full("a scenario on a real Slurm")
 def test_the_quickstart_runs_on_slurm_and_outlives_its_head(cluster, make_site, stack_python):
     """The configuration is the shipped one, of one seed; the head and all its launchers are killed in the first run."""
@@ -171,6 +172,7 @@ def test_the_quickstart_runs_on_slurm_and_outlives_its_head(cluster, make_site, 
     assert "Nothing to be done" in again.stdout + again.stderr
 
 
+@pytest.mark.promise("trl-resumes-after-preemption")
 @pytest.mark.full("a scenario on a real Slurm")
 def test_trl_goes_on_after_preemption_and_after_its_time_limit(make_cluster, make_site):
     """vLLM's run is preempted, with time for a checkpoint; transformers' run meets its limit."""

@@ -8,6 +8,8 @@ from ..patience import run
 from ..test_until import env, experiment, snakemake_command  # noqa: F401 (a fixture)
 from .test_training import SlurmSite
 
+pytestmark = pytest.mark.promise("seeds-until-most-goes")
+
 
 @pytest.mark.full("a scenario on a real Slurm")
 def test_pairs_are_added_on_slurm_and_the_report_is_made_in_a_job(

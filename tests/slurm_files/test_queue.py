@@ -15,6 +15,8 @@ from workflow.slurm.shared_queue import Queue, ask, read
 
 from ..patience import ended
 
+pytestmark = pytest.mark.promise("all-waiting-launchers-of")
+
 NAME = "vllm-s0.0123456789abcdef"
 
 

@@ -13,6 +13,8 @@ from workflow.slurm import shared_queue
 from ..runs.make_runs import MadeRun
 from .test_queue import fake, line, sacct, squeue  # noqa: F401
 
+pytestmark = pytest.mark.promise("invariant-5")
+
 
 @pytest.fixture
 def submitted(tmp_path, monkeypatch):

@@ -17,6 +17,8 @@ from workflow.stacks.uv import find_uv
 from .. import patience
 from .conftest import write_wheel
 
+pytestmark = pytest.mark.promise("an-interrupted-build-leaves")
+
 
 def test_a_built_stack_works_where_it_lies_and_is_not_built_again(tiny):
     first = tiny.build()

@@ -30,7 +30,7 @@ from ...attempts import DATA, EAGER, ROOT, job_environment, read_lines, run_job,
 from ..trl.test_trl_grpo import COMMON, PREPARE, check_tree
 from .test_swift_vllm import AGREE, LORA, STACK, SYNC, differences, ordered
 
-pytestmark = pytest.mark.full("servers beside trainings of ms-swift")
+pytestmark = [pytest.mark.full("servers beside trainings of ms-swift"), pytest.mark.promise("a-server-beside-the")]
 
 STEPS, STOPPED_AT = 4, 2
 OPTIONS = {"vllm_mode": "server", "vllm_enforce_eager": True, "log_rollout_offpolicy_metrics": True}

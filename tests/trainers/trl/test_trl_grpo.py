@@ -30,6 +30,8 @@ from ...attempts import (
 )
 from ...test_contracts import problems
 
+pytestmark = pytest.mark.promise("data-or-model-that")
+
 PREPARE = "step/training_step/prepare_inputs"
 COMMON = {
     "step", "step/training_step", PREPARE, f"{PREPARE}/generate", f"{PREPARE}/ref_log_prob", f"{PREPARE}/rewards",
@@ -297,6 +299,7 @@ def test_a_run_that_resumes_in_a_later_pass_goes_on_in_its_order(stack_python, m
     assert prompts("resumed", 3, 36) == whole[len(whole) * 34 // 36 :]
 
 
+@pytest.mark.promise("a-tracker-that-dies")
 @pytest.mark.full("a training of TRL")
 def test_a_stop_signal_saves_and_asks_to_be_requeued(stack_python, made_inputs, tmp_path, transformers_run):
     settings = {"max_steps": 500, "save_strategy": "no", **with_a_model(made_inputs)}

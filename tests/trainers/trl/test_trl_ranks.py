@@ -18,7 +18,7 @@ from ... import patience
 from ...attempts import ROOT, TRANSFORMERS, job_environment, read_lines, run_warm, warm, write_attempt
 from .test_trl_grpo import COMMON, PREPARE, check_tree, with_a_model
 
-pytestmark = pytest.mark.full("trainings of two processes")
+pytestmark = [pytest.mark.full("trainings of two processes"), pytest.mark.promise("a-trainer-of-several")]
 
 DRIVEN = {"ddp": "trainers.trl.driver.train", "fsdp": "tests.trainers.trl.sharded_on_cpu"}
 LEARNED = ("loss", "reward", "kl", "grad_norm")

@@ -15,7 +15,7 @@ from ... import guarded, patience
 from ...attempts import EAGER, ROOT, VLLM_ARGS, job_environment, read_lines, run_job, warm, write_attempt
 from .test_trl_grpo import COMMON, PREPARE, check_tree
 
-pytestmark = pytest.mark.full("a server beside a training")
+pytestmark = [pytest.mark.full("a server beside a training"), pytest.mark.promise("a-server-beside-the")]
 
 STACK = "trl-lora-vllm-cpu"  # trl-vllm-cpu, with peft
 SERVED = {
