@@ -30,7 +30,7 @@ _USED = (
     *("counted", STEPS_LOGGED, TOKENS, SAMPLES_PER_STEP),
     *("mean_response_length", "trainer_wait_s", "engine_wait_s"),
 )
-COLUMNS = ["factors", "arm", "run", "unit", *ACCOUNTS, "unaccounted", "not_logged", *MEANS]
+COLUMNS = ["factors", "arm", "run_id", "unit", *ACCOUNTS, "unaccounted", "not_logged", *MEANS]
 
 
 def loops_table(wide: pd.DataFrame, runs: Sequence[Run]) -> pd.DataFrame:
