@@ -14,7 +14,6 @@ from analysis.planned import PlanRead, at
 from analysis.roofline.setup import setup_of
 from analysis.runs import Run
 from analysis.wide import PHASE
-from analysis.windows import steps_per_row
 from common.model_facts import are_different_models, same_model
 from common.verdicts import Verdict
 from trainers.registry import QUANTITIES
@@ -35,8 +34,6 @@ GENERATES_LEAST = 0.08
 # Names of scalars that are above 0 only in loops whose policy has moved on since its responses began; verl's span of
 # the versions that sampled a response is 1 in any loop.
 STALE = re.compile("stale|off_policy/(?!.*spans)|async/")
-# The steps may sum to this much more than the time from a run's start to its end: these are two clocks.
-CLOCKS_SHARE, CLOCKS_S = 0.01, 5.0
 
 
 @dataclass(frozen=True)
@@ -102,7 +99,6 @@ def comparable(runs: Sequence[Run], plan: PlanRead, wide: pd.DataFrame) -> tuple
             verdicts.append(Verdict("warning", "throughput-only", text, (arm,)))
         if (overlaps or reasons) and {*reasons} <= {"gpus", "nodes"}:
             per_gpu.add((factors, arm))
-    verdicts += _clock_verdicts(runs, wide)
     return Comparable(refused, throughput, unsaid, frozenset(per_gpu), not_repeated), list(dict.fromkeys(verdicts))
 
 
@@ -181,24 +177,3 @@ def _facts_of(run: Run) -> dict[str, Any]:
 def _short(value: Any) -> str:
     text = str(value)
     return text[:12] if len(text) == 64 else text
-
-
-def _clock_verdicts(runs: Sequence[Run], wide: pd.DataFrame) -> Iterator[Verdict]:
-    """Reports runs whose steps sum to more than the time from their start to their end: a clock jumped."""
-    if PHASE + "step" not in wide:
-        return
-    took_s = wide[PHASE + "step"].clip(lower=0) * steps_per_row(wide)
-    of_run = dict(iter(wide[["run_id", "attempt"]].assign(took_s=took_s).groupby("run_id", sort=False)))
-    for run in runs:
-        if run.time_span is None or run.run_id not in of_run:
-            continue
-        rows = of_run[run.run_id]
-        if "attempt" in run.done:
-            rows = rows[rows["attempt"] == run.done["attempt"]]
-        steps_s, span_s = float(rows["took_s"].sum()), run.time_span[1] - run.time_span[0]
-        if span_s < 0 or steps_s > span_s * (1 + CLOCKS_SHARE) + CLOCKS_S:
-            text = (
-                f"run {run.run_id}: its steps sum to {steps_s:,.0f} s, but its start and end are {span_s:,.0f} s "
-                "apart: a clock jumped, or a time is wrong. Check its slowest steps before trusting a ratio"
-            )
-            yield Verdict("warning", "clock-jumped", text, (run.run_id,))

@@ -39,7 +39,7 @@ CODES = {
     # A number may be of something else.
     "misread": (
         *("run-left-out", "same-rows", "unit-unsaid", "configuration-changed", "declared-contradicts-run"),
-        *("batch-size-contradicted", "clock-jumped", "clock-jump", "no-counted-steps"),
+        *("batch-size-contradicted", "clock-jump", "no-counted-steps"),
         *("requests-failed", "client-set-the-rate", "children-exceed-parent"),
     ),
     "may-change": (
