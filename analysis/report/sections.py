@@ -106,7 +106,8 @@ def _phases(content: Content) -> list[Part]:
     parts = [Part("table", one, one.caption if at >= OPEN_TABLES else "") for at, one in enumerate(tables)]
     text = (
         "A phase includes the phases inside it; its own seconds do not. Own seconds and those of no timer sum to the "
-        'step. Times as fast: over the steps that both arms have. "Copy TSV" and tables/ have all digits.'
+        "step; all timers added up count what is nested twice. Times as fast: over the steps that both arms have. "
+        '"Copy TSV" and tables/ have all digits.'
     )
     costs = shown_step_costs(content)
     return [*parts, *_lines([("", text)]), *(Part("table", one, one.caption) for one in [costs] if one.rows)]
