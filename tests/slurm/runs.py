@@ -42,6 +42,16 @@ class SlurmRun(RunBench):
         """How often a job was submitted."""
         return len(list((self.run / "submitit").glob("*")))
 
+    def looks(self, times):
+        """Wait until somebody has asked squeue so many times more: what a head concludes from its answer is done."""
+        file, seen = self.run.parents[1] / ".squeue.json", set()
+
+        def asked():
+            seen.add(file.stat().st_mtime_ns)
+            return len(seen) > times
+
+        self.wait(asked)
+
     def attempts(self):
         """How the attempts ended, oldest first; an empty object for one that has not said."""
         folders = sorted((self.run / "attempts").glob("*"), key=lambda folder: int(folder.name))

@@ -134,7 +134,6 @@ def test_status_and_plan_tell_what_each_run_is_doing(desk, cluster):
     assert told["vllm-s2"].endswith("submit")
 
 
-@pytest.mark.full("a scenario on a real Slurm")
 def test_status_says_since_when_slurm_is_silent_and_cancel_that_it_did_nothing(desk, cluster):
     mine = desk(seeds=1)
     running = mine.run("vllm-s0")
@@ -202,7 +201,6 @@ def test_a_start_right_after_a_cancellation_trains_on(desk, cluster, how):
     assert one.submitted() == 2
 
 
-@pytest.mark.full("a scenario on a real Slurm")
 def test_an_id_that_is_now_another_jobs_is_let_alone(desk, cluster):
     mine = desk(seeds=1)
     foreign = occupy(cluster)
@@ -217,7 +215,6 @@ def test_an_id_that_is_now_another_jobs_is_let_alone(desk, cluster):
     assert "no snakemake is running" in mine.status()[""]
 
 
-@pytest.mark.full("a scenario on a real Slurm")
 def test_check_reads_a_real_site_and_tries_its_files_from_a_node(cluster, tmp_path):
     site = tmp_path / "site"
     site.mkdir()

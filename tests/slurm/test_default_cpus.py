@@ -1,9 +1,6 @@
 """A job whose CPUs nobody requests has those that Slurm gives by default."""
 
-import pytest
 
-
-@pytest.mark.full("a scenario on a real Slurm")
 def test_a_job_has_the_cpus_that_slurm_gives(run):
     one = run(steps=2, options=("cpus_per_task=0",))
     done = one.launch()

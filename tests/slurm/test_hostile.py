@@ -21,8 +21,6 @@ from ..job.run_bench import ROOT
 from ..runs.make_runs import MadeRun, write
 from .runs import fake
 
-pytestmark = pytest.mark.full("sites whose Slurm lies, on a real Slurm")
-
 SLOW = {"STAND_IN_STEP_S": "0.5"}
 NO_CHECKPOINT_BUT_AT_A_STOP = SLOW | {"STAND_IN_SAVE": "100"}
 
@@ -139,7 +137,7 @@ def test_a_squeue_that_lies_costs_a_queue_entry_and_no_step(run, tmp_path, lie):
         "\x1f".join([one.job_id(), "PREEMPTED", "0:0", "gpu1", one.read("order.json")["name"]]) + "\n"
     )
     (tmp_path / "lie").touch()
-    time.sleep(8)
+    one.looks(4)
     assert any(word in status(one) for word in (" running ", " unknown ", " waiting ", " finished ", " stopped "))
     (tmp_path / "lie").unlink()
     one.finish(head)
@@ -270,7 +268,7 @@ def test_files_that_cannot_be_read_for_a_while_end_neither_job_nor_head(run, fau
     parts = ("arm-s0/stop", "arm-s0/end.json", "life.json", "heartbeat", "/done.json", "arm-s0/order.json")
     (tmp_path / "faults").write_text("".join(f"{kind}{part}\n" for part in parts))
     one.wait_for_words(head, "trying again for")
-    time.sleep(6)
+    one.wait_for_step(one.steps_done() + 5)
     assert head.poll() is None
     (tmp_path / "faults").unlink()
     said = one.finish(head)
@@ -357,7 +355,7 @@ def test_a_waiting_job_that_squeue_leaves_out_costs_one_more_entry_at_most(run, 
     one.wait_for_words(head, "waits: ")
     (tmp_path / "lie").touch()
     one.wait_for_words(head, "submitting it again")
-    time.sleep(8)
+    one.looks(4)
     assert one.submitted() == 2 and head.poll() is None
     (tmp_path / "lie").unlink()
     one.wait(lambda: len(one.jobs()) == 2)

@@ -37,7 +37,6 @@ def rays(folder):
     return found
 
 
-@pytest.mark.full("a scenario on a real Slurm")
 def test_two_nodes_are_one_ray_cluster_and_nothing_of_it_is_left(ray):
     """And another's Ray on the same node is let alone."""
     setup = ray.folder / "setup.sh"
@@ -62,7 +61,6 @@ def test_two_nodes_are_one_ray_cluster_and_nothing_of_it_is_left(ray):
     ray.wait(lambda: not rays(ray.folder))
 
 
-@pytest.mark.full("a scenario on a real Slurm")
 def test_ray_has_as_many_gpus_of_each_node_as_the_experiment_wants(ray):
     """With more it could put both nodes' parts onto one of them."""
     ray.spec["workload"]["gpus_per_node"] = 4
@@ -71,7 +69,6 @@ def test_ray_has_as_many_gpus_of_each_node_as_the_experiment_wants(ray):
     assert ray.read("attempts", "1", "ray.json")["gpus"] == 8
 
 
-@pytest.mark.full("a scenario on a real Slurm")
 def test_a_lost_node_ends_the_life_and_the_next_one_finishes(ray):
     ray.spec["env"] = {"RAY_TRAINER": "lose_a_node"}
     head = ray.start()
@@ -152,7 +149,6 @@ def served(run):
     return one
 
 
-@pytest.mark.full("a scenario on a real Slurm")
 def test_a_trainer_and_the_server_on_the_other_node_are_requeued_and_resume(served):
     """Slurm's signals reach the server, which lives until the trainer's checkpoint; then it is lost, and named."""
     served.spec["env"] = {"STAND_IN_WAIT": "2"}
@@ -176,7 +172,6 @@ def test_a_trainer_and_the_server_on_the_other_node_are_requeued_and_resume(serv
     served.wait(lambda: not served.processes())
 
 
-@pytest.mark.full("a scenario on a real Slurm")
 def test_a_server_that_is_lost_ends_the_life_and_is_named(served):
     served.spec["env"] = {"STAND_IN_WAIT": "2"}
     head = served.start(2)

@@ -1,13 +1,11 @@
 """On a node, too: Snakemake starts itself there, and submitit a job, in the folder where the user stood."""
 
-import pytest
 import yaml
 
 from ..poisoned import ROOT, Folder, script_of
 from ..programs import executable
 
 
-@pytest.mark.full("a scenario on a real Slurm")
 def test_no_job_imports_a_module_of_the_folder(cluster, tmp_path):
     folder = Folder(tmp_path / "theirs")
     profile = yaml.safe_load((ROOT / "profiles" / "slurm" / "config.yaml").read_text(encoding="utf-8"))

@@ -5,7 +5,6 @@ import os
 import sys
 from pathlib import Path
 
-import pytest
 import yaml
 
 from ..patience import run as run_command
@@ -50,7 +49,6 @@ def findings(cluster, folder, **train):
     return {one["code"]: one for one in json.JSONDecoder().raw_decode(said)[0]["findings"]}
 
 
-@pytest.mark.full("a scenario on a real Slurm")
 def test_slurm_is_asked_before_anything_is_built(make_cluster, tmp_path):
     cluster = with_limits(make_cluster(extra=ENFORCED), "MaxWall=30", "MaxTRESPerJob=cpu=1")
     code, said = typed(cluster, tmp_path, "check")

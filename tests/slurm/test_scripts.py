@@ -2,8 +2,6 @@
 
 import json
 
-import pytest
-
 from .runs import SlurmScript
 from .test_launcher import preempt
 
@@ -40,7 +38,6 @@ def test_a_script_is_submitted_once_a_killed_head_attaches_and_a_preemption_lets
     assert "engine=sglang" in next((one.run / "attempts" / "1").glob("*.sh")).read_text()
 
 
-@pytest.mark.full("a scenario on a real Slurm")
 def test_a_cancelled_script_is_gone_with_all_that_it_started(run):
     class WithBackground(SlurmScript):
         setup = "sleep 3600 &\nsetsid sleep 3601 &\n"
@@ -54,7 +51,6 @@ def test_a_cancelled_script_is_gone_with_all_that_it_started(run):
     one.wait(lambda: not one.processes())
 
 
-@pytest.mark.full("a scenario on a real Slurm")
 def test_a_script_on_two_nodes_starts_its_tasks_on_both(run):
     class OnTwo(SlurmScript):
         setup = (

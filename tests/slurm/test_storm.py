@@ -7,10 +7,7 @@ import pytest
 
 from .storm import Storm
 
-pytestmark = [
-    pytest.mark.full("dozens of strikes at runs on a real Slurm"),
-    pytest.mark.promise("twelve-runs-survive-two"),
-]
+pytestmark = pytest.mark.promise("twelve-runs-survive-two")
 
 SEED = 20261122
 

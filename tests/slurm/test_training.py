@@ -135,7 +135,6 @@ def make_site(stack_python, tmp_path):
 
 
 @pytest.mark.promise("snakemake-profile-slurm-runs")
-@pytest.mark.full("a scenario on a real Slurm")
 def test_the_quickstart_runs_on_slurm_and_outlives_its_head(cluster, make_site, stack_python):
     """The configuration is the shipped one, of one seed; the head and all its launchers are killed in the first run."""
     stack_python(SGLANG)
@@ -173,7 +172,6 @@ def test_the_quickstart_runs_on_slurm_and_outlives_its_head(cluster, make_site, 
 
 
 @pytest.mark.promise("trl-resumes-after-preemption")
-@pytest.mark.full("a scenario on a real Slurm")
 def test_trl_goes_on_after_preemption_and_after_its_time_limit(make_cluster, make_site):
     """vLLM's run is preempted, with time for a checkpoint; transformers' run meets its limit."""
     # Slurm looks for limits every half-minute, which must not be enough to finish; on a busy machine the run may be

@@ -11,7 +11,6 @@ from .test_training import SlurmSite
 pytestmark = pytest.mark.promise("seeds-until-most-goes")
 
 
-@pytest.mark.full("a scenario on a real Slurm")
 def test_pairs_are_added_on_slurm_and_the_report_is_made_in_a_job(
     cluster,
     experiment,  # noqa: F811
