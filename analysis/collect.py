@@ -125,7 +125,7 @@ def in_the_tree(chosen: list[ChosenStep], tree: TimerTree, run_id: str) -> list[
     for name, (step, value) in undeclared.items():
         text = (
             f"{run_id}: timer {name} (step {step}: {value:g}) is not declared for {tree.name}: it is in no sum and is "
-            f"kept as {UNDECLARED}{name}. Declare where it nests in trainers/<trainer>/timers.toml"
+            f"kept as {UNDECLARED}{name}. Declare where it nests in trainers/<trainer>/trainer.toml"
         )
         verdicts.append(Verdict("warning", "undeclared-phase", text))
     if tree.overlap:
@@ -143,7 +143,7 @@ def timer_verdicts(chosen: Sequence[ChosenStep], tree: TimerTree, run_id: str) -
     for path in tree.in_order(p for p in paths if tree.declared(p) is None):
         text = (
             f"{run_id}: phase {path} is not declared for {tree.name}; it is kept and shown as undeclared. Declare it "
-            "in trainers/<trainer>/timers.toml"
+            "in trainers/<trainer>/trainer.toml"
         )
         yield Verdict("warning", "undeclared-phase", text)
     for path in sorted(p for p in paths if p.split("/")[0] != tree.root and not (tree.flat and tree.declared(p))):

@@ -3,28 +3,20 @@
 from __future__ import annotations
 
 import math
+import tomllib
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 from typing import Any
 
 from common.errors import UserError
 from common.findings import Finding
 from trainers.cases import Case
+from trainers.described import lists
 from trainers.protocol import StackFacts
 from trainers.workload import TrainedArm, Workload, require_words
 
-KEYS = {
-    "model": ("model_name_or_path", "_name_or_path", "model"),
-    "steps": ("max_steps",),
-    "num_generations": ("num_generations",),
-    "max_prompt_length": ("max_prompt_length",),
-    "max_response_length": ("max_completion_length",),
-    "temperature": ("temperature",),
-    "top_p": ("top_p",),
-    "learning_rate": ("learning_rate",),
-    "tensor_parallel": ("vllm_tensor_parallel_size",),
-    "server": ("vllm_mode",),
-    "server_engines": ("vllm_data_parallel_size",),
-}
+HF = tomllib.loads(Path(__file__).with_name("hf.toml").read_text(encoding="utf-8"))
+KEYS = lists(HF["keys"])
 """A workload's word -> the settings with its value."""
 
 _NAMES_AND_PLACES = frozenset({"output_dir", "report_to", "run_name", "disable_tqdm"})
@@ -38,8 +30,6 @@ BOOKKEEPING = _NAMES_AND_PLACES | {
     *("swanlab_project", "swanlab_workspace", "swanlab_exp_name", "swanlab_mode", "add_version"),
 }
 """Names, trackers, places, and what only a resumed run reads: nothing that changes a step."""
-
-RESUMABLE = ("max_steps", "num_train_epochs", "save_*", "eval_steps", "eval_strategy")
 
 FSDP = ("fsdp", "fsdp_config")
 RESHARD = "reshard_after_forward"

@@ -76,7 +76,7 @@ class LogFormat:
 
 @dataclass(frozen=True)
 class Ledger:
-    """Under which names a loop that generates beside training counts what became of what it generated."""
+    """Under which names a trainer counts what became of what it generated; but `discards`, beside training."""
 
     unit: str = "groups"
     """What it counts: `groups`, the responses of one prompt, or `responses`."""
@@ -88,6 +88,9 @@ class Ledger:
     """Numbers at one time: what is generated and waits to be trained."""
     totals: tuple[str, ...] = ()
     """Those scalars that count from the start of the process."""
+    discards: Mapping[str, int | None] = field(default_factory=dict)
+    """Scalars that count discarded completions, or the batches generated in a step -> the most without a discard; and
+    settings that make it discard some (None). The time of a discarded completion is in the step, its tokens are not."""
 
 
 @dataclass(frozen=True)
@@ -105,9 +108,6 @@ class Logs:
     """A quantity (trainers/registry.py) -> the names under which it is logged; `-x` and `-log(x)` are made of x. Of a
     result that is no step: all that `compare` prints of it, in words with their unit."""
     ledger: Ledger = Ledger()
-    discards: Mapping[str, int | None] = field(default_factory=dict)
-    """Scalars that count discarded completions, or the batches generated in a step -> the most without a discard; and
-    settings that make it discard some (None). The time of a discarded completion is in the step, its tokens are not."""
 
     @cached_property
     def trees(self) -> tuple[TimerTree, ...]:

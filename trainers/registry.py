@@ -115,12 +115,12 @@ QUANTITIES = (
 
 def discards() -> dict[str, int]:
     """Scalars that tell of discarded completions, in a step's seconds and not in its tokens: above this number."""
-    return {name: most for one in trainers() for name, most in one.logs.discards.items() if most is not None}
+    return {name: most for one in trainers() for name, most in one.logs.ledger.discards.items() if most is not None}
 
 
 def discards_if() -> tuple[str, ...]:
     """Settings with which a trainer discards completions, in a number that only its counts tell."""
-    return tuple(name for one in trainers() for name, most in one.logs.discards.items() if most is None)
+    return tuple(name for one in trainers() for name, most in one.logs.ledger.discards.items() if most is None)
 
 
 # TRL under wandb's train/; ms-swift, and verl by the driver's hooks, without.

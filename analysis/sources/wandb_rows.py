@@ -32,7 +32,7 @@ CALLS = "profiling/"
 TRAINING = frozenset((STEP_TIME, "train/loss", "train/learning_rate"))
 # The last name of every evaluation by transformers (`eval/runtime`, `eval/<data set>_runtime`).
 EVALUATION, EVALUATED = "eval/", "runtime"
-# Prefix of ms-swift's timers that are not phases (trainers/swift/timers.toml).
+# Prefix of ms-swift's timers that are not phases (trainers/swift/trainer.toml).
 LAST_CALL = "last_call_s/"
 
 # A file or a cached page, the number of the record or line in it, and the row.

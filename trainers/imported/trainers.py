@@ -8,10 +8,11 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from trainers.described import trainer_of
 from trainers.imported import dictionary_consoles, nemo_rl_console
 from trainers.logs.record import StepNames
-from trainers.protocol import Ledger, LogFormat, Logs, Trainer
-from trainers.timers.declared import declared_trees, frozen
+from trainers.protocol import LogFormat, Trainer
+from trainers.timers.declared import frozen
 
 _CONSOLES: Mapping[str, Callable[[StepNames], LogFormat]] = {
     "nemo-rl": nemo_rl_console.console,
@@ -26,22 +27,9 @@ _DERIVED: Mapping[str, Any] = {
 
 
 def _trainer(name: str, table: Mapping[str, Any]) -> Trainer:
-    names = StepNames(**frozen(table["rows"]), **_DERIVED.get(name, {}))
-    return Trainer(
-        name=name,
-        label=table.get("label", ""),
-        engines=frozen(table["engines"]),
-        keys=_lists(table.get("keys", {})),
-        logs=Logs(
-            declared=lambda: tuple(declared_trees(name, table)),
-            loop=_loop(table.get("async_if", "")),
-            formats=(_CONSOLES[name](names),) if name in _CONSOLES else tuple(_unread(name, table)),
-            rows=names,
-            quantities=_lists(table.get("quantities", {})),
-            ledger=_ledger(table.get("ledger", {})),
-        ),
-        resumable=tuple(table.get("resumable", ())),
-    )
+    rows = StepNames(**frozen(table["rows"]), **_DERIVED.get(name, {}))
+    formats = (_CONSOLES[name](rows),) if name in _CONSOLES else tuple(_unread(name, table))
+    return trainer_of(name, table, formats, rows)
 
 
 def _unread(name: str, table: Mapping[str, Any]) -> Iterator[LogFormat]:
@@ -54,20 +42,6 @@ def _unread(name: str, table: Mapping[str, Any]) -> Iterator[LogFormat]:
             None,
             is_step=lambda part: mark in part.text and step.search(part.text) is not None,
         )
-
-
-def _loop(switch: str) -> Callable[[str, Mapping[str, Any]], str]:
-    return lambda version, settings: "async" if settings.get(switch) is True else ""
-
-
-def _lists(table: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
-    """A table of names, each of which may be one text or several."""
-    return {name: (value,) if isinstance(value, str) else tuple(value) for name, value in table.items()}
-
-
-def _ledger(table: Mapping[str, Any]) -> Ledger:
-    accounts = _lists({name: value for name, value in table.items() if name != "unit"})
-    return Ledger(unit=table.get("unit", Ledger.unit), **accounts)
 
 
 IMPORTED = tuple(

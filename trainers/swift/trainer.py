@@ -12,11 +12,11 @@ from common.findings import Finding
 from common.verdicts import Verdict
 from trainers import Spread, hf_server
 from trainers.cases import Case, Rule
+from trainers.described import table_in, trainer_of
 from trainers.engine_checks import context
 from trainers.hf_arguments import (
     BOOKKEEPING,
-    KEYS,
-    RESUMABLE,
+    HF,
     completed,
     require_equal_shares,
     require_one_process,
@@ -29,12 +29,11 @@ from trainers.logs.hf_rows import imported_rows, is_training_row, row_record
 from trainers.logs.hf_work import Samples, samples_of
 from trainers.logs.log_files import json_lines
 from trainers.logs.record import Imported, StepRecord
-from trainers.protocol import OFF, Driver, LogFormat, Logs, StackFacts, Trainer
+from trainers.protocol import OFF, Driver, LogFormat, StackFacts
 from trainers.swift.launch import LAUNCH
-from trainers.timers.declared import trees_in
 from trainers.timers.tree import TimerTree
 from trainers.trl import console
-from trainers.trl.trainer import QUANTITIES, TRAINER_STATE
+from trainers.trl.trainer import TRAINER_STATE
 from trainers.workload import TrainedArm, Workload
 
 _JSONL = "swift-jsonl"
@@ -59,10 +58,6 @@ def read_swift_jsonl(path: Path) -> Imported:
 
     rows = list(json_lines(path, str(path), read_row, verdicts))
     return imported_rows(rows, path, _JSONL, verdicts, samples=samples)
-
-
-ASYNC = "async"
-"""The mode of the loop of async_generate (timers.toml)."""
 
 
 def _undecoded(settings: Mapping[str, Any], tree: TimerTree) -> Iterator[str]:
@@ -228,10 +223,24 @@ def _require_supported(arm: TrainedArm, workload: Workload, stack: StackFacts, p
             )
 
 
-SWIFT = Trainer(
-    name="swift",
-    label="ms-swift",
-    engines=("vllm", "transformers", "lmdeploy"),
+SWIFT = trainer_of(
+    "swift",
+    table_in(Path(__file__).parent, HF),
+    (
+        LogFormat(
+            console.SWIFT,
+            "ms-swift's console log, with lines {'loss': ..., 'global_step/max_steps': '3/25'}",
+            console.read_trl_console,
+            is_step=lambda part: console.format_of_row(part) == console.SWIFT,
+        ),
+        LogFormat(
+            _JSONL,
+            "ms-swift's logging.jsonl",
+            read_swift_jsonl,
+            is_row=lambda row: console.SWIFT_STEP in row or any(str(name).startswith("train_speed(") for name in row),
+        ),
+        TRAINER_STATE,
+    ),
     driver=Driver(
         job_module="trainers.swift.driver.train",
         trainer_args=trainer_args,
@@ -239,34 +248,9 @@ SWIFT = Trainer(
         needs=lambda args, workload: hf_server.needs("trainers.swift.driver.serve", args),
     ),
     launch=LAUNCH,
-    keys=KEYS | {"engine": ("use_vllm", "use_lmdeploy"), "max_model_len": ("vllm_max_model_len",)},
-    logs=Logs(
-        declared=lambda: trees_in(Path(__file__).with_name("timers.toml"), "swift"),
-        loop=lambda version, settings: ASYNC if settings.get("async_generate") is True else "",
-        formats=(
-            LogFormat(
-                console.SWIFT,
-                "ms-swift's console log, with lines {'loss': ..., 'global_step/max_steps': '3/25'}",
-                console.read_trl_console,
-                is_step=lambda part: console.format_of_row(part) == console.SWIFT,
-            ),
-            LogFormat(
-                _JSONL,
-                "ms-swift's logging.jsonl",
-                read_swift_jsonl,
-                is_row=lambda row: (
-                    console.SWIFT_STEP in row or any(str(name).startswith("train_speed(") for name in row)
-                ),
-            ),
-            TRAINER_STATE,
-        ),
-        quantities=QUANTITIES,
-        discards={"train/discarded_completions": 0, "dynamic_sample": None},
-    ),
     bookkeeping=BOOKKEEPING,
-    resumable=RESUMABLE,
     engine_options=lambda engine, release: (f"{engine}_",),
-    checks=(_OVERLAPPING, _WITHOUT_MISMATCH, _weights_in_half, context),
+    checks=(_OVERLAPPING, _weights_in_half, context),
     engine_gpus=hf_server.engine_gpus,
     undecoded=_undecoded,
 )

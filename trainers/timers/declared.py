@@ -1,4 +1,4 @@
-"""Reads the timer trees that tables declare: a trainer's `timers.toml`, and each trainer of imported/trainers.toml.
+"""Reads the timer trees that a trainer's table declares (trainers/described.py).
 
 A table has the trainer's `engines`, its `releases`, and a timer tree for each of its `loops` and releases:
 
@@ -18,17 +18,10 @@ releases = ... }.
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 from trainers.timers.tree import Phase, TimerTree
-
-
-def trees_in(file: Path, trainer: str) -> tuple[TimerTree, ...]:
-    """The trees of a trainer's `timers.toml`, in the order of its releases."""
-    return tuple(declared_trees(trainer, tomllib.loads(file.read_text(encoding="utf-8"))))
 
 
 def declared_trees(trainer: str, table: Mapping[str, Any]) -> Iterator[TimerTree]:

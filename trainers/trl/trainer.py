@@ -7,11 +7,11 @@ from typing import Any
 
 from common.errors import UserError
 from trainers import Spread, hf_server
+from trainers.described import table_in, trainer_of
 from trainers.engine_checks import context, sglang_speed_on_cpu
 from trainers.hf_arguments import (
     BOOKKEEPING,
-    KEYS,
-    RESUMABLE,
+    HF,
     completed,
     require_equal_shares,
     require_one_process,
@@ -21,8 +21,7 @@ from trainers.hf_arguments import (
     workload_arguments,
 )
 from trainers.logs import hf_rows
-from trainers.protocol import Driver, LogFormat, Logs, StackFacts, Trainer
-from trainers.timers.declared import trees_in
+from trainers.protocol import Driver, LogFormat, StackFacts
 from trainers.trl import console
 from trainers.trl.driver.options import LORA, SERVER_ARGS, is_lora_setting
 from trainers.trl.launch import LAUNCH
@@ -111,30 +110,18 @@ TRAINER_STATE = LogFormat(
     is_row=lambda row: "log_history" in row,
 )
 
-QUANTITIES = {
-    "reward": ("train/reward",),
-    # Old releases have the second.
-    "mean_response_length": ("train/completions/mean_length", "train/completion_length"),
-    "max_response_length": ("train/completions/max_length",),
-    "turns": ("train/num_turns", "train/tools/call_frequency"),
-    "truncated_share": ("train/completions/clipped_ratio",),
-    "reference_kl": ("train/kl",),
-    "policy_entropy": ("train/entropy",),
-    "rollout_kl": ("train/rollout_correction/kl",),
-    "rollout_k3": ("mismatch/k3", "train/rollout_correction/k3_kl"),
-    "rollout_logp_gap": (
-        "mismatch/abs",
-        "train/sampling/sampling_logp_difference/mean",
+TRL = trainer_of(
+    "trl",
+    table_in(Path(__file__).parent, HF),
+    (
+        LogFormat(
+            console.TRL,
+            "TRL's console log, with lines {'loss': ..., 'reward': ...}",
+            console.read_trl_console,
+            is_step=lambda part: console.format_of_row(part) == console.TRL,
+        ),
+        TRAINER_STATE,
     ),
-    "gradient_norm": ("train/grad_norm",),
-}
-"""A quantity -> the scalar that transformers' Trainer logs; the same for ms-swift."""
-
-
-TRL = Trainer(
-    name="trl",
-    label="TRL",
-    engines=("transformers", "vllm", "sglang"),
     driver=Driver(
         job_module="workflow.jobs.trl_grpo",
         trainer_args=_trainer_args,
@@ -142,22 +129,7 @@ TRL = Trainer(
         needs=lambda args, workload: hf_server.needs("trainers.trl.driver.serve", args),
     ),
     launch=LAUNCH,
-    keys=KEYS | {"engine": ("use_sglang", "use_vllm")},
-    logs=Logs(
-        declared=lambda: trees_in(Path(__file__).with_name("timers.toml"), "trl"),
-        formats=(
-            LogFormat(
-                console.TRL,
-                "TRL's console log, with lines {'loss': ..., 'reward': ...}",
-                console.read_trl_console,
-                is_step=lambda part: console.format_of_row(part) == console.TRL,
-            ),
-            TRAINER_STATE,
-        ),
-        quantities=QUANTITIES,
-    ),
     bookkeeping=BOOKKEEPING | {"vllm_max_model_length"},
-    resumable=RESUMABLE,
     engine_options=lambda engine, release: (f"{engine}_",),
     checks=(
         sglang_speed_on_cpu,

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import yaml
 
 from common.dotted import flatten
 from trainers.cases import Settings
-from trainers.verl.driver.overrides import ACTOR, MODEL, ROLLOUT
+from trainers.described import lists, table_in
 from trainers.verl.releases import release_named
-from trainers.verl.settings import SEEDS
 
 # A quoted text, the colon behind a key, and digits that YAML would read in base 60, as times of day.
 _OF_YAML = re.compile(
@@ -20,30 +20,8 @@ _OF_YAML = re.compile(
 )
 _NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?")
 
-KEYS = {
-    "engine": (f"{ROLLOUT}.name",),
-    "seed": SEEDS,
-    "model": (f"{MODEL}.path",),
-    "steps": ("trainer.total_training_steps",),
-    "prompts": ("data.train_batch_size",),
-    "num_generations": (f"{ROLLOUT}.n",),
-    "max_prompt_length": ("data.max_prompt_length",),
-    "max_response_length": ("data.max_response_length",),
-    "temperature": (f"{ROLLOUT}.temperature",),
-    "top_p": (f"{ROLLOUT}.top_p",),
-    "learning_rate": (f"{ACTOR}.optim.lr",),
-    "dtype": (f"{ROLLOUT}.dtype",),
-    "nodes": ("trainer.nnodes",),
-    "gpus_per_node": ("trainer.n_gpus_per_node",),
-    # `one_step_off` and `fully_async` (verl 0.7.1 to 0.9.1: experimental/) have the engines' own GPUs under `rollout`;
-    # 0.9.1 copies them to the keys of `separate_async` (trainer/ppo/v1/trainer_separate_async.py).
-    "engine_nodes": ("rollout.nnodes", f"{ROLLOUT}.nnodes"),
-    "engine_gpus_per_node": ("rollout.n_gpus_per_node", f"{ROLLOUT}.n_gpus_per_node"),
-    "tensor_parallel": (f"{ROLLOUT}.tensor_model_parallel_size",),
-    "pipeline_parallel": (f"{ROLLOUT}.pipeline_model_parallel_size",),
-    "max_model_len": (f"{ROLLOUT}.max_model_len",),
-    "lora_rank": (f"{MODEL}.lora_rank", f"{MODEL}.lora.rank"),
-}
+TABLE = table_in(Path(__file__).parent)
+KEYS = lists(TABLE["keys"])
 """A common name -> verl's settings for it (`Trainer.keys`)."""
 
 

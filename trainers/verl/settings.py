@@ -59,10 +59,6 @@ def least_cpus(args: dict[str, Any], workload: Workload) -> int:
     return 1 + (int(given.get(_STORAGE_UNITS, release.storage_units)) if v1 else 0) + release.cpus_with_gpu * gpus
 
 
-SEEDS = ("data.seed", "actor_rollout_ref.actor.data_loader_seed", "actor_rollout_ref.rollout.seed")
-"""The settings that have the run's seed; no option may set these."""
-
-
 def settings(
     workload: Workload, engine: str, seed: int, release: Release, sequence_parallel: int, dynamic: bool
 ) -> DerivedSettings:

@@ -9,17 +9,17 @@ from typing import Any
 from common.dotted import positive_int
 from common.verdicts import Verdict
 from trainers import Spread
+from trainers.described import trainer_of
 from trainers.logs.log_files import json_lines
 from trainers.logs.record import TIMERS, Imported, StepRecord, as_number
 from trainers.logs.restarts import steps_in_sequence
 from trainers.logs.sync_cycles import training_steps
-from trainers.protocol import OFF, Driver, Ledger, LogFormat, Logs, Trainer
-from trainers.timers.declared import trees_in
+from trainers.protocol import OFF, Driver, LogFormat
 from trainers.timers.tree import TimerTree, release_of
 from trainers.verl import console
 from trainers.verl.checks import CHECKS
 from trainers.verl.driver.overrides import BOOKKEEPING, ROLLOUT
-from trainers.verl.given import KEYS, settings_of
+from trainers.verl.given import KEYS, TABLE, settings_of
 from trainers.verl.launch import LAUNCH
 from trainers.verl.releases import release_named
 from trainers.verl.settings import least_cpus, trainer_args
@@ -59,7 +59,7 @@ def _record(row: Any, path: Path, number: int) -> StepRecord | None:
 
 
 def _loop(version: str, settings: Mapping[str, Any]) -> str:
-    """The mode of a release's loop; since 0.5 settings select it (timers.toml)."""
+    """The mode of a release's loop; since 0.5 settings select it (trainer.toml)."""
     if release_of(version).startswith("0.4."):
         return ""
     if str(settings.get("trainer.use_v1", True)).lower() in ("false", "0", "no", "off"):
@@ -104,105 +104,38 @@ _HIDDEN = {
 _EARLIER_RESPONSES = "which tokens a step's seconds went to: responses may have begun in an earlier step"
 
 
-# A sample is a prompt with its responses. The queue of `fully_async` drops the oldest when a finished one finds it
-# full, and then counts a drop in place of a generation (0.9.1: experimental/fully_async_policy/message_queue.py,
-# fully_async_rollouter.py); the loops of 0.9.1 evict by age (trainer/ppo/v1/replay_buffer.py). No count that is 0 is
-# logged.
-_LEDGER = Ledger(
-    generated=("fully_async/count/total_generated_samples", "fully_async/count/dropped_stale_samples"),
-    stale=("fully_async/count/dropped_stale_samples", "training/off_policy/evicted_samples"),
-    dropped=(
-        "training/filter_groups/evicted_samples",
-        "training/filter_groups/discarded_surplus_samples",
-        "training/rollout_failure/evicted_samples",
+_FORMATS = (
+    LogFormat(
+        console.FORMAT,
+        "verl's console log, with lines `step:3 - timing_s/gen:382.913 - ...`",
+        console.read_verl_console,
+        is_step=console.is_step,
     ),
-    in_flight=("fully_async/monitor/queue/mq_queue_size",),
-    totals=("fully_async/count/total_generated_samples", "fully_async/count/dropped_stale_samples"),
+    LogFormat(
+        _JSONL,
+        'the file of verl\'s file logger, with lines {"step": 3, "data": {...}}',
+        read_verl_jsonl,
+        is_row=lambda row: "data" in row and "step" in row,
+    ),
 )
 
-
-def _logs() -> Logs:
-    return Logs(
-        declared=lambda: trees_in(Path(__file__).with_name("timers.toml"), "verl"),
-        loop=_loop,
-        formats=(
-            LogFormat(
-                console.FORMAT,
-                "verl's console log, with lines `step:3 - timing_s/gen:382.913 - ...`",
-                console.read_verl_console,
-                is_step=console.is_step,
-            ),
-            LogFormat(
-                _JSONL,
-                'the file of verl\'s file logger, with lines {"step": 3, "data": {...}}',
-                read_verl_jsonl,
-                is_row=lambda row: "data" in row and "step" in row,
-            ),
-        ),
-        quantities={
-            "reward": ("critic/score/mean", "critic/rewards/mean"),
-            "mean_response_length": ("response_length/mean",),
-            "max_response_length": ("response_length/max",),
-            "mean_prompt_length": ("prompt_length/mean",),
-            "turns": ("num_turns/mean", "training/num_turns/mean"),
-            "tool_seconds": ("agent_loop/tool_calls/mean", "timing_s/agent_loop/tool_calls/mean"),
-            "truncated_share": ("response_length/clip_ratio",),
-            "reference_kl": ("actor/kl_loss",),
-            "policy_entropy": ("actor/entropy",),
-            # With bypass_mode the actor compares, in the pass of its update.
-            "rollout_kl": ("rollout_corr/kl", "actor/rollout_corr/kl"),
-            "rollout_logp_gap": ("mismatch/abs",),
-            "rollout_k3": ("mismatch/k3", "rollout_corr/k3_kl", "actor/rollout_corr/k3_kl"),
-            "rollout_probability_gap": ("training/rollout_probs_diff_mean",),
-            "gradient_norm": ("actor/grad_norm",),
-            "staleness": ("training/off_policy/trajectory_staleness/mean",),
-            "partial_share": ("fully_async/partial/partial_ratio",),
-            "trainer_wait_share": ("fully_async/trainer/idle_ratio",),
-            "trainer_wait_s": ("overlapping_s/wait_prev_gen", "overlapping_s/gen"),
-            "engine_wait_share": ("fully_async/rollouter/idle_ratio",),
-            "slowest_generation_s": (
-                "agent_loop/slowest/generate_sequences",
-                "timing_s/step/gen/slowest_generate_sequences",
-            ),
-            "acceptance_length": ("rollout/spec_accept_length",),
-        },
-        ledger=_LEDGER,
-        discards={
-            # Prompts whose completions 0.9.1 discards in a step (trainer/ppo/v1/replay_buffer.py).
-            "training/filter_groups/evicted_samples": 0,
-            "training/filter_groups/discarded_surplus_samples": 0,
-            "training/off_policy/evicted_samples": 0,
-            "training/rollout_failure/evicted_samples": 0,
-            # recipe/dapo's trainer: its timers add up over all batches that it generates for a step.
-            "train/num_gen_batches": 1,
-            "algorithm.filter_groups.enable": None,
-        },
-    )
-
-
-def verl() -> Trainer:
-    """verl with all registered releases."""
-    return Trainer(
-        name="verl",
-        engines=("vllm", "sglang"),
-        keys=KEYS,
-        logs=_logs(),
-        driver=Driver(
-            job_module="workflow.jobs.verl_grpo",
-            trainer_args=trainer_args,
-            spread=Spread.RAY,
-            needs=lambda args, workload: {"least_cpus": least_cpus(args, workload)},
-        ),
-        launch=LAUNCH,
-        settings=settings_of,
-        # verl repeats its names elsewhere (actor_rollout_ref.rollout.trace.experiment_name): the last part decides.
-        bookkeeping=frozenset(key.rpartition(".")[2] for key in BOOKKEEPING),
-        resumable=("trainer.total_*", "trainer.val_*", "trainer.*_freq", "trainer.max_*_ckpt_to_keep"),
-        engine_options=_engine_options,
-        checks=CHECKS,
-        engine_gpus=_engine_gpus,
-        undecoded=_undecoded,
-    )
-
-
-VERL = verl()
+VERL = trainer_of(
+    "verl",
+    TABLE,
+    _FORMATS,
+    loop=_loop,
+    driver=Driver(
+        job_module="workflow.jobs.verl_grpo",
+        trainer_args=trainer_args,
+        spread=Spread.RAY,
+        needs=lambda args, workload: {"least_cpus": least_cpus(args, workload)},
+    ),
+    launch=LAUNCH,
+    settings=settings_of,
+    # verl repeats its names elsewhere (actor_rollout_ref.rollout.trace.experiment_name): the last part decides.
+    bookkeeping=frozenset(key.rpartition(".")[2] for key in BOOKKEEPING),
+    engine_options=_engine_options,
+    checks=CHECKS,
+    engine_gpus=_engine_gpus,
+    undecoded=_undecoded,
+)

@@ -8,13 +8,11 @@ import pytest
 
 from common.errors import UserError
 from tests.preflight import plans
-from trainers import registry
 from trainers.protocol import StackFacts
 from trainers.verl import releases as of_verl
 from trainers.verl.driver import composed
 from trainers.verl.driver.composed import job_overrides
 from trainers.verl.releases.v0_9_1 import V0_9_1
-from trainers.verl.trainer import verl
 from workflow.config.plan import plan_runs
 from workflow.config.reading import parse_config
 from workflow.preflight import preflight
@@ -31,7 +29,6 @@ V9_0_0 = replace(
 def registered(monkeypatch):
     """It is there as long as a test lasts."""
     monkeypatch.setitem(of_verl._RELEASES, V9_0_0.version, V9_0_0)
-    monkeypatch.setitem(registry._TRAINERS, "verl", verl())
 
 
 def _preflighted(**words):
