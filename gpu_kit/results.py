@@ -94,11 +94,9 @@ def _replays(tasks: list[Any], device: Mapping[str, Any] | None) -> Iterator[str
         longest = task["workload"]["max_response_length"]
         floor = _floor_s(task, device)
         over = f", {mean(each) / floor:.2f} x the weights' floor" if floor else ""
-        warm = (task["done"]["resolved"].get("engine") or {}).get("warm_up_s")
         yield (
             f"{task['task']}: generate {', '.join(f'{one:.2f}' for one in each)} s, "
             f"{mean(each) / longest * 1000:.2f} ms per iteration{over}; start {_start(task)}"
-            f"{f', of it compiling and capturing {warm:.0f} s' if warm else ''}"
         )
     for what, slow, fast in (
         ("CUDA graphs, with blocking", "eager-blocking", "graphs-blocking"),

@@ -27,9 +27,6 @@ DRIVER_WORKER = Hook(
     since="0.12",
 )
 RUNNER = Hook("vllm.v1.worker.gpu_worker", "Worker.model_runner", "", "the wrapper passes it on")
-WARM_UP = Hook(
-    "vllm.v1.worker.gpu_worker", "Worker.compile_or_warm_up_model", "(self)", "compilation, warm-up and graph capture"
-)
 RELOAD = Hook(
     _RUNNER,
     "GPUModelRunner.reload_weights",

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import os
-import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +19,8 @@ _WORKLOAD_SETTINGS = ("model", "dtype", "seed", "max_model_len", "tensor_paralle
 class VllmReplay:
     """An `LLM` with its engine in this process, like TRL's colocated one."""
 
-    def __init__(self, llm: Any, settings: Mapping[str, Any], warm_up_s: list[float]) -> None:
-        self._llm, self._settings, self._warm_up_s = llm, settings, warm_up_s
+    def __init__(self, llm: Any, settings: Mapping[str, Any]) -> None:
+        self._llm, self._settings = llm, settings
         self.sleeps = bool(settings["engine"].get("enable_sleep_mode"))
 
     def generate(self, prompts: Sequence[list[int]], lengths: Sequence[int], greedy: bool = False) -> list[list[int]]:
@@ -49,8 +47,7 @@ class VllmReplay:
         self._llm.wake_up()
 
     def settings(self) -> dict[str, Any]:
-        warm_up = {"warm_up_s": sum(self._warm_up_s)} if self._warm_up_s else {}
-        return {**engine_settings(self._llm.llm_engine, self._settings["dtype"]), **warm_up}
+        return engine_settings(self._llm, self._settings["dtype"])
 
     def close(self) -> None:
         hooks.CORE.get(self._llm.llm_engine).shutdown()
@@ -67,7 +64,7 @@ def build(model: Path, policy: Any, settings: Mapping[str, Any], threads: int, l
             raise UserError(f"options.engine.{name} is set by the replay's other settings; remove it")
     shards = int(settings.get("tensor_parallel", 1))
     try:
-        with keep_threads(threads), _warm_up_timed() as warm_up_s:
+        with keep_threads(threads):
             llm = LLM(
                 model=str(model),
                 dtype=settings["dtype"],
@@ -78,26 +75,4 @@ def build(model: Path, policy: Any, settings: Mapping[str, Any], threads: int, l
             )
     except (TypeError, ValueError) as error:
         raise UserError(f"vLLM rejects the settings (options.engine): {str(error).splitlines()[0]}") from error
-    return VllmReplay(llm, settings, warm_up_s)
-
-
-@contextmanager
-def _warm_up_timed() -> Iterator[list[float]]:
-    """Collects the seconds of compilation, warm-up and graph capture of a GPU worker; empty on a CPU."""
-    if is_cpu_platform():
-        yield []
-        return
-    original, seconds = hooks.WARM_UP.get(), []
-
-    def timed(worker: Any) -> Any:
-        started = time.perf_counter()
-        try:
-            return original(worker)
-        finally:
-            seconds.append(time.perf_counter() - started)
-
-    hooks.WARM_UP.replace(timed)
-    try:
-        yield seconds
-    finally:
-        hooks.WARM_UP.replace(original)
+    return VllmReplay(llm, settings)

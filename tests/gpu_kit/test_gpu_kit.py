@@ -215,7 +215,7 @@ def test_the_shares_of_the_published_ratio_follow_from_the_seconds(engine):
         return {
             "task": f"{name}-s0",
             "ok": True,
-            "done": {"resolved": {"engine": {"start_s": 30.0, "warm_up_s": 20.0}}},
+            "done": {"resolved": {"engine": {"start_s": 30.0}}},
             "steps": [{"step": 1, "phases": {"step": seconds, "step/generate": seconds}}],
             "workload": {"model": {"source": "builtin:phi4-shape"}, "max_response_length": 1984},
             "seconds": 60.0,
