@@ -12,13 +12,15 @@ from engines import engines
 from engines.engine import Engine
 
 
-def require_options(engine: Engine, given: Collection[str], where: str) -> None:
-    """`UserError` for the first option that the installed engine lacks; `where` precedes its name in the text.
+def require_options(engine: Engine, given: Collection[str], where: str, served: bool = False) -> None:
+    """`UserError` for the first option that the installed engine, or with `served` its server, lacks.
 
-    `engines/<engine>/options.py` asks the engine's package, which takes seconds to load.
+    `where` precedes its name in the text. `engines/<engine>/options.py` asks the engine's package, which takes seconds
+    to load.
     """
     if given:
-        require_known(engine, given, importlib.import_module(f"engines.{engine.name}.options").known_options(), where)
+        options = importlib.import_module(f"engines.{engine.name}.options")
+        require_known(engine, given, options.server_options() if served else options.known_options(), where)
 
 
 def require_known(engine: Engine, given: Collection[str], known: Collection[str], where: str) -> None:

@@ -13,3 +13,6 @@ def known_options() -> list[str]:
     standins.install()
     with importing():
         return list(inspect.signature(hooks.ARGUMENTS.get()).parameters)
+
+
+server_options = known_options

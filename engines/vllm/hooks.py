@@ -60,4 +60,5 @@ SERVER_OPTIONS = Hook(
     "adds all options of the server's command line to a parser, which it returns",
     since="0.29",
 )
+SERVER_OPTIONS_0_28 = Hook("vllm.entrypoints.openai.cli_args", "make_arg_parser", "(parser)", "the same", until="0.28")
 PARSER = Hook("vllm.utils.argparse_utils", "FlexibleArgumentParser", "", "the class of that parser", since="0.11")

@@ -17,6 +17,7 @@ from common.errors import UserError
 from engines.options import require_known
 from engines.vllm import VLLM, hooks
 from engines.vllm.cpu import FromFile, is_cpu_platform
+from engines.vllm.options import server_parser
 from node.hardware import importing
 
 VARIABLES = {"VLLM_SERVER_DEV_MODE": "1"}
@@ -59,8 +60,7 @@ def server_command(
 def require_options(more: Mapping[str, Any]) -> None:
     """`UserError` for further options that vLLM's server would refuse: it is asked before anything is trained."""
     _require_free(more)
-    with importing():
-        parser = hooks.SERVER_OPTIONS.get()(hooks.PARSER.get()())
+    parser = server_parser()
     # The parser itself takes the beginning of a name for the name.
     known = [action.dest for action in parser._actions]
     require_known(VLLM, [name.replace("-", "_") for name in more], known, _WHERE)

@@ -12,10 +12,12 @@ from typing import Any
 
 from common.dotted import flatten
 from common.errors import UserError
+from engines import engine_named
+from engines.options import require_options
 from node.exit_codes import one_line
 from node.hardware import importing
 from node.tracker import has_wandb
-from trainers.verl.driver.overrides import override
+from trainers.verl.driver.overrides import ROLLOUT, override
 from trainers.verl.releases import release_named
 
 _CONFIG = "ppo_trainer"
@@ -97,11 +99,28 @@ def check(version: str, config: Mapping[str, Any]) -> None:
         raise UserError(f"verl {version} would not run with these settings: {said} ({place}:{at.lineno})") from None
 
 
+def check_engine_options(version: str, rollout: Mapping[str, Any]) -> None:
+    """`UserError` for an option in `engine_kwargs` that the engine lacks: it would end when it is built.
+
+    Where the engine cannot be imported, as on a head node without the libraries of a GPU, it says so on the node.
+    """
+    engine, release = str(rollout["name"]), release_named(version)
+    options = (rollout.get("engine_kwargs") or {}).get(engine) or {}
+    given = [name for name, value in options.items() if value is not None]
+    if engine in release.engines_without_options:
+        return
+    try:
+        require_options(engine_named(engine), given, f"{ROLLOUT}.engine_kwargs.{engine}.", release.serves)
+    except (ImportError, OSError, RuntimeError) as error:
+        print(f"{engine} checks its engine_kwargs only on the node: {one_line(error)}", file=sys.stderr)
+
+
 def resolved(trainer_args: Mapping[str, Any], rewards: Sequence[Any]) -> tuple[str, dict[str, Any]]:
     """verl's version and its flat settings; `UserError` for settings that it refuses."""
     version = trainer_args["version"]
     config = compose(version, trainer_args["overrides"])
     check(version, config)
+    check_engine_options(version, config["actor_rollout_ref"]["rollout"])
     return version, flatten(config)
 
 

@@ -69,6 +69,8 @@ class Release:
     # Its engines
     engines_without_options: tuple[str, ...] = ()
     """Engines to which it passes no options."""
+    serves: bool = True
+    """Whether its engines are their own servers, which have further options."""
     context: Callable[[Case, ModelFacts], tuple[str, str]] = context_by_length
     """What happens to sequences beyond the model's context, empty where engine or trainer refuse it when the engine is
     built; and the source."""

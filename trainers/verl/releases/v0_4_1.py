@@ -71,6 +71,7 @@ V0_4_1 = Release(
     },
     validation=_validation,
     engines_without_options=("sglang",),
+    serves=False,
     context=_context,
     cpus_with_gpu=1,
 )
