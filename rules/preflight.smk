@@ -67,7 +67,7 @@ rule preflight:
         " --out {output:q} --clear 2> >(tee {log:q} >&2)"
 
 
-TO_TRAIN = clearances(PLAN)
+TO_TRAIN, VERIFIED = clearances(PLAN), checks_before(PLAN)
 
 
 # What trainings need, of the runs that are still to be trained: no rule makes that of a finished run. Snakemake compares
@@ -79,6 +79,7 @@ for first in range(0, len(TO_TRAIN), 30):
             f"clear_{first}"
         input:
             CHECKED,
+            VERIFIED,
         output:
             TO_TRAIN[first : first + 30],
         log:

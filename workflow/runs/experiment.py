@@ -174,6 +174,15 @@ def clearances(plan: Plan, runs: Iterable[str] | None = None) -> list[str]:
     return [clearance(plan, run_id) for run_id in (plan.runs if runs is None else runs) if not is_trained(plan, run_id)]
 
 
+def checks_before(plan: Plan) -> list[str]:
+    """The files that mark the stacks of the runs that are still to be trained as verified by today's checks.
+
+    A clearance needs them, and no training does: with other checks a finished run would have another input.
+    """
+    stacks = {run.stack: run_id for run_id, run in plan.runs.items() if run.stack and not is_trained(plan, run_id)}
+    return [plan.checked_file(run_id) for run_id in stacks.values()]
+
+
 def clear(plan: Plan) -> None:
     """Remove those of other configurations: one that comes back is cleared, and trained, again.
 
@@ -188,14 +197,13 @@ def clear(plan: Plan) -> None:
 
 
 def needed_before(plan: Plan, run_id: str, settings_ids: Mapping[str, str]) -> list[str]:
-    """The files of checks that a training needs, its clearance last; `settings_ids` name the files of the settings.
+    """The settings and the clearance that a training needs; `settings_ids` name the files of the settings.
 
     For a finished run those that it needed then: another input would train it again.
     """
     file = clearance(plan, run_id)
-    checked = plan.needed_files(run_id, plan.checked_file)
     settings = plan.needed_files(run_id, lambda run_id: f"{plan.folder}/settings/{settings_ids[run_id]}.json")
-    return [*checked, *settings, *([file] if not is_trained(plan, run_id) or Path(file).exists() else [])]
+    return [*settings, *([file] if not is_trained(plan, run_id) or Path(file).exists() else [])]
 
 
 def pairs_that_resolved(folder: Path, until: float, most: int) -> int | None:
