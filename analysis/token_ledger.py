@@ -43,7 +43,7 @@ def loops_table(wide: pd.DataFrame, runs: Sequence[Run]) -> pd.DataFrame:
     trees = {run.tree for run in runs}
     used = {*_USED, *MEANS, *(PHASE + path for tree in trees for path in (tree.root, *tree.generating))}
     ledgers = [trainer_named(tree.trainer).logs.ledger for tree in trees]
-    used |= {column for names in ledgers for one in ACCOUNTS for column in getattr(names, one, ())}
+    used |= {column for names in ledgers for one in ACCOUNTS for column in getattr(names, one)}
     narrow = wide[[name for name in wide if name in used]]
     rows, places = [], wide.groupby("run_id", sort=False).indices
     for run in runs:
@@ -58,11 +58,11 @@ def loops_table(wide: pd.DataFrame, runs: Sequence[Run]) -> pd.DataFrame:
 def _ledger(run: Run, of_run: pd.DataFrame) -> list[object]:
     """The accounts of a run, in its trainer's unit, what they do not explain, and which of them it does not log."""
     names = trainer_named(run.tree.trainer).logs.ledger
-    known = [name for name in ACCOUNTS if hasattr(names, name)]
-    found = {name: _account(of_run, getattr(names, name), name == "in_flight", names.totals) for name in known}
+    found = {name: _account(of_run, getattr(names, name), name == "in_flight", names.totals) for name in ACCOUNTS}
     if all(map(math.isnan, found.values())):
         return ["", *(math.nan,) * (len(ACCOUNTS) + 1), ""]
-    found["trained"] = _trained(run, of_run, names.unit)
+    if math.isnan(found["trained"]):
+        found["trained"] = _trained(run, of_run, names.unit)
     lacking = [name.replace("_", " ") for name in ACCOUNTS if math.isnan(found[name])]
     others = sum(value for name, value in found.items() if name != "generated" and not math.isnan(value))
     open_ = math.nan if math.isnan(found["trained"]) else found["generated"] - others

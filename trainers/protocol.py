@@ -76,15 +76,19 @@ class LogFormat:
 
 @dataclass(frozen=True)
 class Ledger:
-    """Under which names a trainer counts what became of what it generated; but `discards`, beside training."""
+    """Under which names a trainer counts what became of what it generated; all but `discards`: beside training.
 
-    unit: str = "groups"
+    The scalars of an account are added up; a table of any trainer has the accounts' own names.
+    """
+
+    unit: str = "as logged"
     """What it counts: `groups`, the responses of one prompt, or `responses`."""
-    generated: tuple[str, ...] = ()
-    """Scalars that are added up, as those of each account."""
-    stale: tuple[str, ...] = ()
-    dropped: tuple[str, ...] = ()
-    in_flight: tuple[str, ...] = ()
+    generated: tuple[str, ...] = ("generated",)
+    trained: tuple[str, ...] = ("trained",)
+    """Without it what each step trained on follows from its tokens."""
+    stale: tuple[str, ...] = ("stale",)
+    dropped: tuple[str, ...] = ("dropped",)
+    in_flight: tuple[str, ...] = ("in_flight",)
     """Numbers at one time: what is generated and waits to be trained."""
     totals: tuple[str, ...] = ()
     """Those scalars that count from the start of the process."""
