@@ -19,29 +19,14 @@ HF = tomllib.loads(Path(__file__).with_name("hf.toml").read_text(encoding="utf-8
 KEYS = lists(HF["keys"])
 """A workload's word -> the settings with its value."""
 
-_NAMES_AND_PLACES = frozenset({"output_dir", "report_to", "run_name", "disable_tqdm"})
-BOOKKEEPING = _NAMES_AND_PLACES | {
-    *("logging_dir", "overwrite_output_dir"),
-    *("hub_model_id", "hub_token", "hub_private_repo", "hub_revision", "log_completions_hub_repo"),
-    *("project", "trackio_space_id", "trackio_static_space_id", "trackio_bucket_id"),
-    *("vllm_server_base_url", "vllm_server_host", "vllm_server_port", "vllm_group_port"),
-    "vllm_server_group_port",
-    *("resume_from_checkpoint", "ignore_data_skip", "resume_only_model"),
-    *("swanlab_project", "swanlab_workspace", "swanlab_exp_name", "swanlab_mode", "add_version"),
-}
+BOOKKEEPING = frozenset(HF["bookkeeping"])
 """Names, trackers, places, and what only a resumed run reads: nothing that changes a step."""
 
 FSDP = ("fsdp", "fsdp_config")
 RESHARD = "reshard_after_forward"
 HALF = ("bfloat16", "float16")
-# The job sets these itself on the node, or they follow from the batch or the engine. As an option one of them would
-# break the paths that the collector reads, or silently change the engine.
-OWNED = _NAMES_AND_PLACES | {
-    *("logging_steps", "logging_strategy", "logging_first_step", "logging_nan_inf_filter"),
-    *("generation_batch_size", "steps_per_generation", "use_vllm", "use_cpu"),
-    *("vllm_server_base_url", "vllm_server_host", "vllm_server_port"),
-    "save_only_model",  # such a checkpoint cannot be resumed from
-}
+OWNED = frozenset(HF["owned"])
+"""Options that no arm has: the job, the batch or the engine decides them."""
 
 
 def workload_arguments(workload: Workload, seed: int, processes: int) -> dict[str, Any]:

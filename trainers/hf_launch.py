@@ -13,37 +13,16 @@ from typing import Any, NamedTuple
 
 import yaml
 
-from trainers.hf_arguments import BOOKKEEPING, FSDP, HALF, KEYS, OWNED
+from trainers.hf_arguments import BOOKKEEPING, FSDP, HALF, HF, KEYS, OWNED
 from trainers.launching import Argument, Launched, Left, Surroundings, as_count, words_of
 
 STEPS, PROMPT_TOKENS = 20, 1024
 # A float that YAML 1.1 takes for text.
 _FLOAT = re.compile(r"[-+]?\d+(\.\d*)?[eE][-+]?\d+")
-# Settings that a word of the workload has under another name or number, and the model's and the data's.
-_OTHERWISE_NAMED = frozenset(
-    {
-        *("model", "model_name_or_path", "model_revision", "dataset", "dataset_name", "dataset_config", "system"),
-        *("dataset_train_split", "reward_funcs", "reward_weights", "external_plugins", "config", "rlhf_type", "seed"),
-        *("num_train_epochs", "max_prompt_length", "max_length", "gradient_accumulation_steps", "warmup_ratio"),
-        *("fp16", "fsdp", "deepspeed", "use_hf"),
-    }
+_OTHERWISE_NAMED, _NOT_IN_A_RUN, _OF_THE_ENGINE = (
+    frozenset(HF["launch"][name]) for name in ("otherwise_named", "not_in_a_run", "of_the_engine")
 )
-# Settings that a word of the workload gives.
-_BY_WORDS = _OTHERWISE_NAMED | {
-    *("max_steps", "per_device_train_batch_size", "num_generations", "max_completion_length", "temperature", "top_p"),
-    *("learning_rate", "lr_scheduler_type", "warmup_steps", "beta", "loss_type", "bf16", "save_strategy", "save_steps"),
-    "save_total_limit",
-}
-# Validation and logging: a run has none of its own, and logs every step.
-_NOT_IN_A_RUN = frozenset(
-    {
-        *("eval_steps", "eval_strategy", "eval_on_start", "per_device_eval_batch_size", "do_eval", "push_to_hub"),
-        *("logging_steps", "logging_strategy", "logging_first_step", "log_completions", "num_completions_to_print"),
-        *("num_generations_eval", "split_dataset_ratio", "save_only_model", "dataset_num_proc"),
-    }
-)
-# Without an engine beside the trainer they have no meaning.
-_OF_THE_ENGINE = ("sleep_level", "offload_model", "offload_optimizer", "async_generate")
+_BY_WORDS = _OTHERWISE_NAMED | {*HF["launch"]["by_words"]}
 
 
 class Given(NamedTuple):

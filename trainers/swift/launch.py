@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from common.errors import UserError
+from trainers.described import table_in
 from trainers.hf_launch import (
     Arguments,
     all_settings,
@@ -20,41 +22,9 @@ from trainers.hf_launch import (
 from trainers.launching import Argument, Launch, Launched, Left, Surroundings, as_count
 
 _SERVER = "rollout"
-# ms-swift 4.6.0, arguments/rlhf_args.py, sft_args.py and rlhf_trainers/args_mixin.py.
-_DEFAULTS: Mapping[str, Any] = {
-    **{"per_device_train_batch_size": 1, "num_generations": 8, "max_completion_length": 512, "save_steps": 500},
-    **{"temperature": 0.9, "top_p": 1.0, "beta": 0.04, "loss_type": "grpo", "bf16": True, "seed": 42},
-    **{"num_train_epochs": 3, "lr_scheduler_type": "cosine"},
-}
+_TABLE = table_in(Path(__file__).parent)["launch"]
 _WITH_VLLM: Mapping[str, Any] = {"vllm_max_model_len": None, "vllm_max_num_seqs": None}
-# Defaults that an experiment has otherwise without a word about them.
-_UNLIKE_OURS: Mapping[str, Any] = {
-    **{"tuner_type": "lora", "torch_dtype": "bfloat16", "adam_beta2": 0.95, "weight_decay": 0.1},
-    "dataloader_num_workers": 1,
-}
-_RENAMED = {"train_type": "tuner_type", "sft_type": "tuner_type"}
-"""Name in 3.x -> name in 4.x."""
-# swift's reward -> ours, and its settings -> our options.
-_REWARDS: Mapping[str, tuple[str, Mapping[str, str]]] = {
-    "accuracy": ("accuracy", {}),
-    "format": ("format", {}),
-    "cosine": (
-        "cosine",
-        {
-            **{"cosine_min_len_value_correct": "correct_short", "cosine_max_len_value_correct": "correct_long"},
-            **{"cosine_min_len_value_wrong": "wrong_short", "cosine_max_len_value_wrong": "wrong_long"},
-        },
-    ),
-    "repetition": ("repetition", {"repetition_n_grams": "ngram"}),
-    "soft_overlong": ("soft_overlong", {"soft_max_length": "max_response_length", "soft_cache_length": "cache_length"}),
-}
-_OF_REWARDS = frozenset(name for _, options in _REWARDS.values() for name in options)
-# No options of an arm: arguments of 3.x without a place in 4.x, and what the job or the experiment sets.
-_APART = _OF_REWARDS | {
-    *("num_infer_workers", "vllm_device", "gc_collect_after_offload", "move_model_batches", "gpu_memory"),
-    *("val_dataset", "model_type", "template", "add_version", "cosine_max_len", "repetition_max_penalty", "use_vllm"),
-    *("vllm_server_host", "vllm_server_port", "vllm_server_base_url", "vllm_server_group_port"),
-}
+_OF_REWARDS = frozenset(name for reward in _TABLE["rewards"].values() for name in reward["options"])
 
 
 def arguments(words: Sequence[str]) -> int | None:
@@ -65,12 +35,12 @@ def arguments(words: Sequence[str]) -> int | None:
 def settings(words: Sequence[Argument], around: Surroundings, version: str) -> Mapping[str, Any]:
     """The settings of the command, by their names in 4.x, with swift's defaults."""
     given = _given(words, around)[0]
-    return all_settings(given, {**_DEFAULTS, **(_WITH_VLLM if given.value("use_vllm") is True else {})})
+    return all_settings(given, {**_TABLE["defaults"], **(_WITH_VLLM if given.value("use_vllm") is True else {})})
 
 
 def _given(words: Sequence[Argument], around: Surroundings) -> tuple[Arguments, list[Left]]:
     given, left = given_arguments(words, around)
-    return Arguments({_RENAMED.get(name, name): one for name, one in given.items()}), left
+    return Arguments({_TABLE["renamed"].get(name, name): one for name, one in given.items()}), left
 
 
 def launch(words: Sequence[Argument], around: Surroundings) -> Launched:
@@ -106,8 +76,8 @@ def launch(words: Sequence[Argument], around: Surroundings) -> Launched:
         around,
         values,
         engine=engine,
-        options=_UNLIKE_OURS,
-        apart=_APART,
+        options=_TABLE["unlike_ours"],
+        apart=_OF_REWARDS.union(_TABLE["apart"]),
         adapter=not full,
         server_gpus=gpus,
     )
@@ -153,11 +123,11 @@ def _data(given: Arguments, around: Surroundings, found: Launched) -> None:
 
 def _reward(name: str, given: Arguments) -> dict[str, Any] | None:
     plugins = given.values_of("external_plugins")
-    if name not in _REWARDS:
+    if name not in _TABLE["rewards"]:
         return {"source": str(plugins[0]), "function": name, "signature": "swift"} if plugins else None
-    ours, of_reward = _REWARDS[name]
-    options = {ours: given.value(theirs) for theirs, ours in of_reward.items() if theirs in given}
-    return {"name": ours, **({"options": options} if options else {})}
+    ours = _TABLE["rewards"][name]
+    options = {ours: given.value(theirs) for theirs, ours in ours["options"].items() if theirs in given}
+    return {"name": ours["name"], **({"options": options} if options else {})}
 
 
 LAUNCH = Launch(

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
+from trainers.described import table_in
 from trainers.hf_launch import (
     Arguments,
     all_settings,
@@ -19,32 +21,7 @@ from trainers.hf_launch import (
 from trainers.launching import Argument, Launch, Launched, Left, Surroundings
 
 _SERVER = "vllm-serve"
-# GRPOConfig of TRL 1.16, and TrainingArguments.
-_DEFAULTS: Mapping[str, Any] = {
-    **{"per_device_train_batch_size": 8, "gradient_accumulation_steps": 1, "num_generations": 8, "save_steps": 500},
-    **{"max_completion_length": 512, "temperature": 1.0, "top_p": 1.0, "learning_rate": 1e-6, "beta": 0.0},
-    **{"loss_type": "dapo", "bf16": True, "seed": 42, "num_train_epochs": 3, "lr_scheduler_type": "linear"},
-}
-_WITH_VLLM: Mapping[str, Any] = {
-    **{"vllm_importance_sampling_correction": True, "use_bias_correction_kl": True},
-}
-# Of ModelConfig: the experiment has them in `model_init_kwargs`.
-_LOADING = {"attn_implementation": "attn_implementation", "dtype": "dtype", "torch_dtype": "dtype"}
-# Of the command's script, and what the job or the experiment sets.
-_APART = frozenset(
-    {
-        *(*_LOADING, "dataset_test_split", "dataset_streaming", "reward_model_name_or_path", "use_vllm"),
-        *("vllm_importance_sampling_correction", "use_bias_correction_kl", "gradient_checkpointing_kwargs"),
-        *("vllm_server_host", "vllm_server_port", "vllm_server_base_url", "vllm_group_port"),
-    }
-)
-_REWARDS: Mapping[str, dict[str, Any]] = {
-    "accuracy_reward": {"name": "accuracy"},
-    "get_soft_overlong_punishment": {
-        "name": "soft_overlong",
-        "options": {"max_response_length": 1280, "cache_length": 256},
-    },
-}
+_TABLE = table_in(Path(__file__).parent)["launch"]
 
 
 def arguments(words: Sequence[str]) -> int | None:
@@ -58,7 +35,9 @@ def settings(words: Sequence[Argument], around: Surroundings, version: str) -> M
 
 
 def _values(given: Arguments) -> dict[str, Any]:
-    return all_settings(given, {**_DEFAULTS, **(_WITH_VLLM if given.value("use_vllm") is True else {})})
+    return all_settings(
+        given, {**_TABLE["defaults"], **(_TABLE["with_vllm"] if given.value("use_vllm") is True else {})}
+    )
 
 
 def launch(words: Sequence[Argument], around: Surroundings) -> Launched:
@@ -69,7 +48,14 @@ def launch(words: Sequence[Argument], around: Surroundings) -> Launched:
     tensor, data = server_settings(around, _SERVER, "tensor_parallel_size", "data_parallel_size")
     gpus, adapter = tensor if served else 0, given.value("use_peft") is True
     found = launched(
-        given, around, _values(given), engine=engine, options={}, apart=_APART, adapter=adapter, server_gpus=gpus
+        given,
+        around,
+        _values(given),
+        engine=engine,
+        options={},
+        apart=frozenset(_TABLE["apart"]),
+        adapter=adapter,
+        server_gpus=gpus,
     )
     found.left += left
     if engine == "vllm":
@@ -96,16 +82,17 @@ def _sources(given: Arguments, found: Launched) -> None:
         if name in given:
             data[key] = str(given.value(name))
     found.workload |= {"model": model, "data": data}
-    loading = {key: value for name, key in _LOADING.items() if (value := given.value(name)) not in ("auto", None)}
+    loading = {
+        key: value for name, key in _TABLE["loading"].items() if (value := given.value(name)) not in ("auto", None)
+    }
     if loading:
         found.options["model_init_kwargs"] = {**(found.options.get("model_init_kwargs") or {}), **loading}
 
 
 def _reward(name: str) -> dict[str, Any] | None:
-    if name in _REWARDS or "." not in name:
-        return dict(_REWARDS[name]) if name in _REWARDS else None
-    module, _, function = name.rpartition(".")
-    return {"source": f"{module.replace('.', '/')}.py", "function": function, "signature": "trl"}
+    known, (module, _, function) = _TABLE["rewards"], name.rpartition(".")
+    own = {"source": f"{module.replace('.', '/')}.py", "function": function, "signature": "trl"} if module else None
+    return dict(known[name]) if name in known else own
 
 
 LAUNCH = Launch(
@@ -113,5 +100,5 @@ LAUNCH = Launch(
     read=launch,
     settings=settings,
     server=_SERVER,
-    not_compared=lambda name: compared_by_words(name) or name in _LOADING,
+    not_compared=lambda name: compared_by_words(name) or name in _TABLE["loading"],
 )

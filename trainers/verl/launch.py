@@ -11,50 +11,23 @@ from node.dataset import BUILTIN_DATA
 from node.tiny import BUILTIN_MODELS
 from trainers.launching import Argument, Launch, Launched, Left, Surroundings, as_count, words_of
 from trainers.verl.driver.overrides import ACTOR, BOOKKEEPING, MODEL, ROLLOUT, listed_part
-from trainers.verl.given import KEYS, parsed, value_of
+from trainers.verl.given import KEYS, TABLE, parsed, value_of
 from trainers.verl.releases import Release, releases
 from trainers.verl.releases.release import LOSSES
 from trainers.verl.settings import settings as derived
 from trainers.workload import Workload
 
-_MODULES = ("verl.trainer.main_ppo", "recipe.dapo.main_dapo", "recipe.dapo.src.main_dapo")
 _CONFIG, _STEPS = "ppo_trainer", 20
-# verl's own defaults of what the workload's words say (0.4.1 to 0.9.1, trainer/config/ppo_trainer.yaml).
-_DEFAULTS: Mapping[str, Any] = {
-    **{"data.train_batch_size": 1024, "data.max_prompt_length": 512, "data.max_response_length": 512},
-    **{f"{ROLLOUT}.n": 1, f"{ROLLOUT}.temperature": 1.0, f"{ROLLOUT}.top_p": 1.0, f"{ACTOR}.optim.lr": 1e-6},
-    **{f"{ACTOR}.ppo_mini_batch_size": 256, f"{ACTOR}.kl_loss_coef": 0.001, f"{ACTOR}.loss_agg_mode": "token-mean"},
-    **{"algorithm.adv_estimator": "gae", f"{MODEL}.path": "", "data.train_files": "", "data.val_files": ""},
-    **{"trainer.nnodes": 1, "trainer.n_gpus_per_node": 8, "trainer.total_epochs": 30},
-}
-# Where it is not what an experiment has without a word about it.
-_UNLIKE_OURS = {f"{ACTOR}.optim.weight_decay": 0.01}
 # The engine of verl 0.4.1; later releases require one.
 _DEFAULT_ENGINE = "vllm"
-_BACKENDS = (f"{ACTOR}.strategy", "model_engine")
-# Settings that a word of the workload gives, beside those that `settings.settings` derives from one.
-_BY_WORDS = frozenset(
-    {
-        *("data.train_files", "data.val_files", "data.prompt_key", "data.filter_overlong_prompts"),
-        *("trainer.total_training_steps", "trainer.total_epochs", f"{MODEL}.path"),
-        *(f"{ACTOR}.optim.lr_warmup_steps_ratio", f"{ROLLOUT}.seed", "data.seed", f"{ACTOR}.data_loader_seed"),
-    }
-)
-# What the job on the node fills in, and what follows from it.
-_PLACES = frozenset(
-    {
-        *("data.train_files", "data.val_files", f"{MODEL}.path", "trainer.total_epochs", "data.prompt_key"),
-        *("data.filter_overlong_prompts", f"{ROLLOUT}.prometheus.served_model_name"),
-        *("critic.model.tokenizer_path", "reward_model.model.input_tokenizer", "critic.tokenizer_path"),
-    }
-)
+_TABLE = TABLE["launch"]
 _REWARD_SECTIONS = ("custom_reward_function", "reward.custom_reward_function")
 
 
 def arguments(words: Sequence[str]) -> int | None:
     """Where the overrides begin: after the module, or after a script of verl's of that name."""
     for place, word in enumerate(words):
-        module = word in _MODULES and place > 0 and words[place - 1] == "-m"
+        module = word in _TABLE["modules"] and place > 0 and words[place - 1] == "-m"
         if module or (word.endswith(".py") and word.rpartition("/")[2][:-3] in ("main_ppo", "main_dapo")):
             return place + 1
     return None
@@ -69,7 +42,7 @@ def launch(words: Sequence[Argument], around: Surroundings) -> Launched:
     """The experiment of the command; a `UserError` if it trains with another estimator than GRPO's."""
     _require_fsdp(words)
     release = next(reversed(releases()))
-    values = {**_DEFAULTS, **settings(words, around, release.version)}
+    values = {**_TABLE["defaults"], **settings(words, around, release.version)}
     estimator = values.get("algorithm.adv_estimator")
     if estimator != "grpo":
         raise UserError(
@@ -97,10 +70,12 @@ def launch(words: Sequence[Argument], around: Surroundings) -> Launched:
             found.left.append(
                 Left(word.line, bare.rpartition(".")[2], "names, trackers and places: the job sets its own")
             )
-        elif bare not in _BY_WORDS | found.owners.keys() and not listed_part(bare, not_options):
+        elif bare not in {*_TABLE["by_words"], *found.owners} and not listed_part(bare, not_options):
             _option(found, word, key, value_of(text))
     found.left += _not_kept(values, found, words)
-    found.options = {key: theirs for key, theirs in _UNLIKE_OURS.items() if not _given(words, key)} | found.options
+    found.options = {
+        key: theirs for key, theirs in _TABLE["unlike_ours"].items() if not _given(words, key)
+    } | found.options
     return found
 
 
@@ -110,7 +85,7 @@ def _require_fsdp(words: Sequence[Argument]) -> None:
         name, equals, value = word.text.partition("=")
         value = value if equals or following is None else following.text
         other = name in ("--config-name", "-cn") and value.removesuffix(".yaml") not in ("", _CONFIG)
-        if other or (name.lstrip("+") in _BACKENDS and not value.startswith(("fsdp", "dp"))):
+        if other or (name.lstrip("+") in _TABLE["backends"] and not value.startswith(("fsdp", "dp"))):
             raise UserError(
                 f"line {word.line}: {name}={value}: an experiment has verl's {_CONFIG} with FSDP; `rolloutbench ab` "
                 "runs a script as it is"
@@ -231,6 +206,6 @@ LAUNCH = Launch(
     read=launch,
     settings=settings,
     not_compared=lambda key: (
-        key in _PLACES or key.startswith(_REWARD_SECTIONS) or listed_part(key, BOOKKEEPING) is not None
+        key in _TABLE["places"] or key.startswith(_REWARD_SECTIONS) or listed_part(key, BOOKKEEPING) is not None
     ),
 )
