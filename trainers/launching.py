@@ -77,8 +77,6 @@ class Launch:
     """The settings of the command's arguments under a release, as the trainer has them: to compare with a run's."""
     not_compared: Callable[[str], bool] = lambda key: False
     """Whether a setting is a name or a place, which each run's own job sets, or only the workload has it otherwise."""
-    server: str = ""
-    """The word of its command for a server of its engine, beside the trainer."""
 
 
 def as_count(value: Any, default: int = 0) -> int:

@@ -226,16 +226,6 @@ def test_the_program_behind_a_launchers_flag_is_no_value_of_it():
     assert changes_of("torchrun --nproc 2 train.py --b 1\n", ["nproc=4"]).sentences == ["nproc is replaced in line 1"]
 
 
-def test_a_variable_that_gave_the_value_is_named():
-    script = "E=vllm\npython train.py a.name=$E x=out_${E}\necho $E\n"
-    _, sentences = copy_of(script, ["a.name=sglang"])
-    assert sentences[1] == "a.name was $E, which stays in line 3; --vary E=... changes all"
-    _, sentences = copy_of("E=${E:-vllm}\npython train.py --rewards a b --e $E\n", ["E=sglang", "rewards=c"])
-    assert [one for one in sentences if "is replaced in" not in one] == [
-        "rewards has 2 values, and only a is replaced: b stays"
-    ]
-
-
 def test_an_argument_of_the_script_selects_the_training():
     script = "case $1 in\nvllm) python train.py --a 1;;\n*) python other_train.py --b 1;;\nesac\n"
     changes = changes_of(script, ["1=vllm", "--c=2"], ["x", "y"])

@@ -99,6 +99,5 @@ LAUNCH = Launch(
     arguments=arguments,
     read=launch,
     settings=settings,
-    server=_SERVER,
     not_compared=lambda name: compared_by_words(name) or name in _TABLE["loading"],
 )

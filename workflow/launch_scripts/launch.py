@@ -29,21 +29,6 @@ _SILENT = (
     *("set", "echo", "printf", "true", ":", "wait", "exit", "break", "sleep", "date", "which", "command", "hostname"),
     *("shift", "trap", "cat", "printenv", "env"),
 )
-_WHY = {
-    "mkdir": "a run has a folder of its own",
-    "cd": "a run starts in the checkout; paths are read from there",
-    "tee": "a run's console is kept: results/<experiment>/runs/<run>/attempts/<n>/train.log",
-    "ray": "each run starts and ends its own Ray",
-    "conda": "the stack's Python is used without `conda activate`",
-    "wandb": "WANDB_MODE and the key come from the shell that starts snakemake",
-    "huggingface-cli": "log in once in the shell that starts snakemake",
-    "hf": "log in once in the shell that starts snakemake",
-    "pip": "a stack has its packages already",
-    "uv": "a stack has its packages already",
-    "nvidia-smi": "the job records the node's GPUs itself",
-    "srun": "the job starts its processes itself",
-    "sbatch": "the launcher submits each run itself",
-}
 _SECRET = ("looks like a secret: no file of an experiment has one", "export it in the shell that starts snakemake")
 # Variables that the job sets for each process, or a tracker's names.
 _JOBS = re.compile(
@@ -262,10 +247,7 @@ def _preparation(result: LaunchScript, training: ShellCommand) -> None:
             if command.context:
                 result.left.append(Left(command.line, _shown(command), f"inside `{command.context[-1]}`", "check it"))
         elif not any(trainings(command)) and not (name in ("bash", "sh", "eval") and "-c" in texts[:3]):
-            launch = result.trainer.launch
-            served = launch is not None and launch.server and launch.server in texts[:2]
-            why = "the job starts the engine's server itself" if served else _WHY.get(name, "not part of an experiment")
-            result.left.append(Left(command.line, _shown(command), why))
+            result.left.append(Left(command.line, _shown(command), "the job does its own, or does not need it"))
     result.setup += exports
 
 

@@ -10,10 +10,9 @@ from __future__ import annotations
 import hashlib
 import re
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import SequenceMatcher
-from itertools import takewhile
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -32,8 +31,6 @@ _ALIKE, _SHORTEST_MEANT = 0.93, 5
 _LONGEST_OWN = len("${BASH_SOURCE[0]}")
 OWN_VALUE = "{value}"
 _NAME = re.compile(r"[A-Za-z_]\w*")
-# A value that is one variable as a whole.
-_OF_VARIABLE = re.compile(r"""(?s).*?[=\s]"?\$\{?([A-Za-z_]\w*)(:?-[^}]*)?\}?"?""")
 _RUNS_TEXT = re.compile(r"(^|[\s/])(ba|da|z)?sh( -\S+)* -\w*c( |$)")
 _PLAIN = re.compile(r"[\w.,:/@%+=\[\]{}-]*")
 
@@ -86,8 +83,6 @@ def changes_of(text: str, words: Sequence[str], arguments: Sequence[str] = ()) -
             if later := [line for line in lines if line > max(place.line for place in places)]:
                 found.doubts.append(f"line {later[0]} sets {name} again, below the place that is replaced; check it")
             _replace(found, name, value, places, others)
-            if not value.startswith(OWN_VALUE):
-                found.sentences += [*_also_used(text, name, places), *_further_values(name, command)]
         else:
             if lines:
                 raise UserError(
@@ -116,25 +111,6 @@ def _replace(found: Changes, name: str, value: str, places: Sequence[Occurrence]
 
 def _lines(numbers: Sequence[int]) -> str:
     return f"line{'s' * (len(numbers) > 1)} {', '.join(map(str, numbers))}"
-
-
-def _also_used(text: str, name: str, places: Sequence[Occurrence]) -> Iterator[str]:
-    """Variables that gave a replaced word its value, and that other lines use, too."""
-    variables = [found[1] for place in places if (found := _OF_VARIABLE.fullmatch(place.text)) is not None]
-    for variable in dict.fromkeys(one for one in variables if one != name):
-        lines = [at for at, line in enumerate(text.splitlines(), 1) if re.search(rf"\$\{{?{variable}\b", line)]
-        if others := [line for line in lines if line not in [place.line for place in places]]:
-            yield f"{name} was ${variable}, which stays in {_lines(others)}; --vary {variable}=... changes all"
-
-
-def _further_values(name: str, command: ShellCommand | None) -> Iterator[str]:
-    """Values of a flag that takes several, behind the one that is replaced."""
-    texts = [word.text for word in command.words] if command is not None else []
-    for place, text in enumerate(texts):
-        if text.startswith("-") and text.lstrip("-").replace("-", "_") == name.lstrip("-").replace("-", "_"):
-            values = [*takewhile(lambda one: not re.match(r"-\D|\S+\.py$", one), texts[place + 1 :])]
-            if len(values) > 1:
-                yield f"{name} has {len(values)} values, and only {values[0]} is replaced: {' '.join(values[1:])} stays"
 
 
 def script_facts(settings: Mapping[str, Any], script: Path, names: Mapping[str, str]) -> dict[str, Any]:
