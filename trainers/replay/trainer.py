@@ -10,11 +10,11 @@ from common.errors import UserError
 from common.files import file_sha256, read_json_object
 from engines import engine_named
 from node.tiny import SHAPES, WITHOUT_WEIGHTS
+from trainers.described import table_in, trainer_of
 from trainers.engine_checks import attention_kernels, context, sglang_speed_on_cpu
-from trainers.protocol import Driver, Logs, StackFacts, Trainer
-from trainers.replay import RELEASE, makes_weights
+from trainers.protocol import Driver, StackFacts
+from trainers.replay import makes_weights
 from trainers.replay.lengths import check_lengths
-from trainers.timers.tree import Phase, TimerTree
 from trainers.workload import TrainedArm, Workload, require_words
 
 
@@ -108,36 +108,14 @@ def _require_same_texts(source: str, workload: Workload) -> None:
             )
 
 
-TREE = TimerTree(
-    trainer="replay",
-    series=RELEASE,
-    engines=("transformers", "vllm", "sglang"),
-    source="trainers/replay/driver.py",
-    phases=(
-        Phase("step", "Step", "Wakes the engine, sends it the weights, and generates the completions.", "other"),
-        Phase("step/wake", "Wake", "The engine takes its memory again, if it sleeps between steps.", "weight sync"),
-        Phase("step/sync_weights", "Sync weights", "Sends all weights to the engine.", "weight sync"),
-        Phase("step/generate", "Generate", "The engine generates completions of the given lengths.", "generation"),
-        Phase("step/sleep", "Sleep", "The engine frees its memory, if it sleeps between steps.", "weight sync"),
-    ),
-)
-
-_WORKLOAD_WORDS = (
-    *("steps", "prompts", "num_generations", "max_prompt_length", "max_response_length", "temperature", "top_p"),
-    "tensor_parallel",
-)
-REPLAY = Trainer(
-    name="replay",
+REPLAY = trainer_of(
+    "replay",
+    table_in(Path(__file__).parent),
+    (),
     step="step of generation alone",
-    engines=("transformers", "vllm", "sglang"),
     driver=Driver(
         job_module="trainers.replay.driver",
         trainer_args=_trainer_args,
-    ),
-    keys={word: (word,) for word in _WORKLOAD_WORDS},
-    logs=Logs(
-        declared=lambda: (TREE,),
-        quantities={"mean_response_length": ("replay/mean_length",), "max_response_length": ("replay/max_length",)},
     ),
     engine_options=lambda engine, release: ("engine.",),
     checks=(attention_kernels, sglang_speed_on_cpu, context),

@@ -11,7 +11,7 @@ from common.errors import UserError
 from common.findings import Finding
 from common.verdicts import Verdict
 from trainers import Spread, hf_server
-from trainers.cases import Case, Rule
+from trainers.cases import Case
 from trainers.described import table_in, trainer_of
 from trainers.engine_checks import context
 from trainers.hf_arguments import (
@@ -30,6 +30,7 @@ from trainers.logs.hf_work import Samples, samples_of
 from trainers.logs.log_files import json_lines
 from trainers.logs.record import Imported, StepRecord
 from trainers.protocol import OFF, Driver, LogFormat, StackFacts
+from trainers.rule_table import rules_in
 from trainers.swift.launch import LAUNCH
 from trainers.timers.tree import TimerTree
 from trainers.trl import console
@@ -65,28 +66,8 @@ def _undecoded(settings: Mapping[str, Any], tree: TimerTree) -> Iterator[str]:
         yield f"the floor with {SCHEDULER}: a completion is several generations, one after another"
 
 
-_OVERLAPPING = Rule(
-    "trainer-mode",
-    "odd",
-    lambda case: case.settings.true("async_generate"),
-    "async_generate: True",
-    "responses are generated during the step before, by weights that are one update older. The phases of a "
-    "step do not add up to its time: the report has only its time and throughput. A resumed run repeats some prompts",
-    "ms-swift 4.6.0, rlhf_trainers/rollout_mixin.py (_fast_infer, _prefetch)",
-    "async_generate: false, to compare engines",
-)
-
-
-_WITHOUT_MISMATCH = Rule(
-    "mismatch-not-logged",
-    "odd",
-    lambda case: case.settings.get("multi_turn_scheduler") if case.engine.in_trainer else None,
-    "no mismatch of generation and training is logged with multi_turn_scheduler {got}",
-    "each turn is a generation of its own, and ms-swift's transformers engine returns no log-probabilities",
-    "ms-swift 4.6.0, infer_engine/transformers_engine.py; docs/trl.md#mismatch",
-    "engine vllm, which returns them for all turns",
-    on_imported=False,
-)
+def _turns_in_the_trainer(case: Case) -> object:
+    return case.settings.get(SCHEDULER) if case.engine.in_trainer else None
 
 
 def _weights_in_half(case: Case) -> Iterator[Finding]:
@@ -95,34 +76,14 @@ def _weights_in_half(case: Case) -> Iterator[Finding]:
         yield from weights_in_half(case, "torch_dtype", False)
 
 
-# The job sets these itself on the node, in addition to TRL's.
-_OWNED = (
-    *("rlhf_type", "model", "dataset", "add_version", "logging_dir"),
-    *("resume_from_checkpoint", "resume_only_model", "reward_funcs", "vllm_server_group_port"),
-)
 SERVER_GPUS = (hf_server.TENSOR_PARALLEL, hf_server.DATA_PARALLEL)
 """Settings whose product is a server's GPUs."""
 SCHEDULER, MAX_TURNS = "multi_turn_scheduler", "max_turns"
 # Not tried with FSDP. A process whose conversations have ended would not answer processes that gather its share.
 _NOT_SHARDED = ("offload_model", "offload_optimizer", SCHEDULER)
-_OF_A_GYM = "workload.rewards gives the score. Your own class can run an environment (docs/swift.md#several-turns)"
-_NOT_DRIVEN = {
-    "gym_env": _OF_A_GYM,
-    "use_gym_env": _OF_A_GYM,
-    "reward_model": "workload.rewards takes a reward model, with the same score under every trainer",
-}
-"""Options of ms-swift that the driver does not support, and why."""
-SCHEDULERS = {
-    "gym_scheduler": "it needs a named environment, and workload.rewards gives the score",
-    "openenv_scheduler": "its environments are servers, and workload.rewards gives the score",
-    "thinking_tips_scheduler": "it is for thinking models, whose template is not the tokenizer's own",
-}
-"""The schedulers of ms-swift that the driver does not support, and why; it supports `math_tip_trick`."""
-_OF_A_SERVER = (
-    *("vllm_speculative_config", "vllm_quantization", "vllm_enable_expert_parallel", "vllm_pipeline_parallel_size"),
-    *("vllm_disable_custom_all_reduce", "vllm_data_parallel_size", "vllm_reasoning_parser"),
-)
-"""Settings that ms-swift passes only to `swift rollout` (rlhf_trainers/rollout_mixin.py, `_prepare_vllm_engine`)."""
+_TABLE = table_in(Path(__file__).parent, HF)
+SCHEDULERS: Mapping[str, str] = _TABLE["options"]["schedulers"]
+"""The schedulers of ms-swift that the driver does not support, and why."""
 
 
 def trainer_args(arm: TrainedArm, workload: Workload, seed: int, stack: StackFacts) -> dict[str, Any]:
@@ -140,7 +101,7 @@ def trainer_args(arm: TrainedArm, workload: Workload, seed: int, stack: StackFac
     # TRL's defaults; swift's own are other Adam settings (0.95, 0.1), bfloat16 weights and LoRA.
     defaults = {"tuner_type": "full", "torch_dtype": "float32", "adam_beta2": 0.999, "weight_decay": 0.0}
     defaults["dataloader_num_workers"] = 0
-    return completed(fixed, defaults | _engine(arm, workload, stack), arm, stack, _OWNED)
+    return completed(fixed, defaults | _engine(arm, workload, stack), arm, stack, _TABLE["options"]["owned"])
 
 
 def _engine(arm: TrainedArm, workload: Workload, stack: StackFacts) -> dict[str, Any]:
@@ -199,7 +160,7 @@ def _require_supported(arm: TrainedArm, workload: Workload, stack: StackFacts, p
         # swift accepts them and ignores them.
         hf_server.reject_options(arm, "sleep_level", "offload_model", "offload_optimizer")
     else:
-        for option in _OF_A_SERVER:
+        for option in _TABLE["options"]["of_a_server"]:
             if option in arm.options:
                 raise UserError(
                     f"options.{option} does nothing with trainer swift without a server: ms-swift passes it only to "
@@ -215,7 +176,7 @@ def _require_supported(arm: TrainedArm, workload: Workload, stack: StackFacts, p
             "options.tuner_type must be full or lora with trainer swift and engine vllm "
             f"(got {tuner}): no other is tried with it"
         )
-    for option, why in _NOT_DRIVEN.items():
+    for option, why in _TABLE["options"]["not_driven"].items():
         if arm.options.get(option):
             raise UserError(
                 f"options.{option} cannot be used with trainer swift: {why}. Runs with it can be imported and compared "
@@ -225,7 +186,7 @@ def _require_supported(arm: TrainedArm, workload: Workload, stack: StackFacts, p
 
 SWIFT = trainer_of(
     "swift",
-    table_in(Path(__file__).parent, HF),
+    _TABLE,
     (
         LogFormat(
             console.SWIFT,
@@ -250,7 +211,11 @@ SWIFT = trainer_of(
     launch=LAUNCH,
     bookkeeping=BOOKKEEPING,
     engine_options=lambda engine, release: (f"{engine}_",),
-    checks=(_OVERLAPPING, _weights_in_half, context),
+    checks=(
+        *rules_in(Path(__file__).with_name("checks.toml"), {"turns_in_the_trainer": _turns_in_the_trainer}),
+        _weights_in_half,
+        context,
+    ),
     engine_gpus=hf_server.engine_gpus,
     undecoded=_undecoded,
 )
