@@ -14,7 +14,7 @@ import pandas as pd
 
 from analysis.compared import Compared, column_of
 from analysis.cost import HOUR_S, paid_s
-from analysis.ratio import RunNumbers, interval, means_of_runs
+from analysis.ratio import RunNumbers, interval
 from analysis.verdict.arm_verdict import NO_SPAN, Span, ratio_text
 from analysis.wide import REWARD
 from analysis.windows import steps_per_row
@@ -82,21 +82,13 @@ def _tokens(wide: pd.DataFrame, one: Compared, gpus: Mapping[str, int | None]) -
     for name in ("tokens", TRAINED):
         counts = [side[name] if name in side else column_of(wide, side, name) for side in one.sides]
         if all((of > 0).all() for of in counts):
-            gpu_s = [side["seconds"] * side["run"].map(gpus).astype(float) for side in one.sides]
-            # The means are sorted: a run's tokens and GPU-seconds have to be divided before.
-            rates = [
-                [
-                    float(means_of_runs(side[mine], of[mine])[0] / means_of_runs(side[mine], took[mine])[0])
-                    for mine in rows
-                ]
-                for side, of, took, rows in zip(one.sides, counts, gpu_s, map(_rows_of_runs, one.sides), strict=True)
-            ]
+            rates = []
+            for side, of in zip(one.sides, counts, strict=True):
+                gpu_s = side["seconds"] * side["run"].map(gpus).astype(float)
+                sums = pd.DataFrame({"tokens": of, "gpu_s": gpu_s}).mul(side["n"], axis=0).groupby(side["run"]).sum()
+                rates.append((sums["tokens"] / sums["gpu_s"]).tolist())
             return _rate(*rates)
     return None
-
-
-def _rows_of_runs(side: pd.DataFrame) -> list[pd.Series]:
-    return [side["run"] == run for run in side["run"].unique()]
 
 
 def _to_reward(
