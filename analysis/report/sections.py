@@ -120,8 +120,8 @@ def shown_step_costs(content: Content) -> Table:
         Column("fixed_s", "fixed seconds", significant),
         Column("per_1000_s", "seconds for 1,000 tokens of the mean response", significant),
         *interval_columns(significant),
-        Column("from_tokens", "mean response from", number(0)),
-        Column("to_tokens", "to", number(0)),
+        Column("from_tokens", "from", number(0), "mean response"),
+        Column("to_tokens", "to", number(0), "mean response"),
     )
     rows = [{**row, "part": row["label"], "label": row["arm"]} for row in records_of(content.tables["step_costs"])]
     note = "A line for each run, over the compared steps. The fixed part is the line's at no token: no step had it."
@@ -153,7 +153,7 @@ def shown_gate(content: Content) -> Table:
     columns = (
         Column("quantity", "quantity", lambda name: Cell(LABELS[name]), is_text=True),
         Column("baseline", content.plan.baseline, significant),
-        Column("arm_value", "arm", significant),
+        Column("arm_value", "this arm", significant),
         Column("difference", "difference", significant),
         *interval_columns(significant, confidence=CONFIDENCE),
         Column("verdict", "verdict", text, is_text=True),
@@ -172,7 +172,7 @@ def shown_mismatch(content: Content) -> Table:
     columns = (
         Column("definition", "definition", text, is_text=True),
         Column("baseline", content.plan.baseline, significant),
-        Column("arm_value", "arm", significant),
+        Column("arm_value", "this arm", significant),
         Column("ratio", "times as far", times),
         *interval_columns(times),
         Column("at_equal_lengths", "lengths", lambda equal: Cell("equal" if equal else "as they are"), is_text=True),

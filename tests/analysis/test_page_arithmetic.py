@@ -51,8 +51,8 @@ class Tables(HTMLParser):
             self._names = []
             for group, (name, *_) in zip(over, names, strict=True):
                 whole = f"{group}: {name}" if group else name
-                # A table of arms has a column of the arm's value.
-                self._names.append(f"{whole} again" if whole in self._names else whole)
+                assert whole not in self._names, ("two columns of one name", whole)
+                self._names.append(whole)
 
     def handle_data(self, data):
         if self._cell:
@@ -267,7 +267,7 @@ def test_gate(sweep):
                 "temperature": factor,
                 "quantity": label,
                 BASELINE: mean(slow),
-                "arm again": mean(fast),
+                "this arm": mean(fast),
                 "difference": difference,
                 "99% from": difference - half,
                 "to": difference + half,
@@ -286,7 +286,7 @@ def test_mismatch(sweep):
         slow, fast = ([k3_of(name, seed) for seed in SEEDS] for name in (BASELINE, arm))
         value, low, high = times_as_fast(fast, slow)
         cells = {"temperature": factor, "definition": "KL by k3", BASELINE: geometric_mean(slow)}
-        cells |= {"arm again": geometric_mean(fast), "times as far": value, "95% from": low, "to": high}
+        cells |= {"this arm": geometric_mean(fast), "times as far": value, "95% from": low, "to": high}
         right.append((arm, cells | {"lengths": "as they are"}))
     check(sweep["mismatch"], right)
 
@@ -426,6 +426,6 @@ def test_what_a_step_costs(lengths):
             half = stdev(slopes) / math.sqrt(len(RUNS)) * t.ppf(0.975, len(RUNS) - 1)
             cells = {"phase": label, "fixed seconds": fixed * TIMES[arm] * mean(1 + 0.02 * run for run in RUNS)}
             cells |= {"seconds for 1,000 tokens of the mean response": mean(slopes), "95% from": mean(slopes) - half}
-            cells |= {"to": mean(slopes) + half, "mean response from": 400, "to again": 1150}
+            cells |= {"to": mean(slopes) + half, "mean response: from": 400, "mean response: to": 1150}
             right.append((arm, cells))
     check(lengths["step_costs"], right)
