@@ -145,7 +145,7 @@ def test_doubts_name_the_line_and_the_remedy(ab):
     options = yaml.safe_load(Path("run-ab.yaml").read_text())["arms"]["vllm"]["options"]
     assert (options["read"], len(options["packages"])) == (["log.txt"], 12)
     code, said = ab("--vary", "engine=vllm,sglang", "--set", "output_dir=out/{run}", "--set", "SEED={seed}")
-    assert "gives each its own" not in said and "a seed is a repetition" not in said
+    assert "gives each its own" not in said and "the script's own seed" not in said
     Path("run.sh").write_text("ray job submit --no-wait -- python3 -m verl.trainer.main_ppo a.b=1\n")
     assert "line 1: `ray job submit --no-wait` does not wait" in ab("--vary", "a.b=1,2")[1]
 

@@ -166,7 +166,7 @@ def test_an_experiment_is_judged_by_its_own_profile_or_this_machine_and_not_by_t
     for file, judged in (("one", "by this machine (no --profile)"), ("site", "by profile profiles/site")):
         checked = run("check", f"{file}.yaml", "--seconds-per-step", "100")
         assert checked[0] == f"{file}.yaml: 6 runs of experiment {file}, {judged}"
-        assert {line.split()[5] for line in checked if " submit" in line and "trl-" in line} == {"1"}, checked
+        assert {line.split()[5] for line in checked if line.endswith(" start") and "trl-" in line} == {"1"}, checked
         assert ("walltime: unknown" in "\n".join(checked)) is (file == "one")
         assert not [line for line in checked if "profiles/slurm" in line]
     assert run("check", "one.yaml", "--profile", "profiles/slurm")[0].endswith(", by profile profiles/slurm")

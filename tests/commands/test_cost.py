@@ -46,15 +46,15 @@ def made(results, plan, run_id):
 def test_nothing_is_known_before_anything_ran(results):
     lines = told(planned())
     assert lines[0] == ["run", "trainer", "engine", "stack", "steps", "GPUs", "s/step", "time", "GPU-h", "next"]
-    assert lines[2] == ["vllm-s0", "trl", "vllm", "trl-vllm-cpu", "10", "16", "?", "?", "?", "submit"]
+    assert lines[2] == ["vllm-s0", "trl", "vllm", "trl-vllm-cpu", "10", "16", "?", "?", "?", "start"]
     text = "\n".join(" ".join(line) for line in lines)
-    assert "submit 4 ?" in text
+    assert "left: 4 runs, ?, ? GPU-h" in text
     assert "not measured yet; give your own with --seconds-per-step X" in text
     assert "GPUs and walltime: as site asks for each run" in text
     assert not results.exists()
 
 
-@pytest.mark.parametrize(("more", "stopped"), [(0, "not needed"), (1, "resume after step 4")])
+@pytest.mark.parametrize(("more", "stopped"), [(0, "not needed"), (1, "resume from its checkpoint")])
 def test_a_stopped_run_is_not_needed_once_the_verdict_is_known(more, stopped, results):
     until = {"until": 1.05, "most": 4}
     plan = planned(seeds=until)
@@ -82,14 +82,15 @@ def test_what_would_become_of_each_run_and_what_it_costs(results):
     rows = {line[0]: line[4:] for line in lines if line}
     assert rows["vllm-s0"] == ["10", "16", "900", "skip:", "finished"]
     assert rows["transformers-s0"] == [*("10", "16", "90.0", "8", "min", "2.0"), *("attach:", "its", "job,", "running")]
-    assert rows["transformers-s1"] == [*("10", "16", "180", "18", "min", "4.8"), *("resume", "after", "step", "4")]
-    assert rows["transformers-s2"] == ["10", "16", "360", "1", "h", "0", "min", "16.0", "submit"]
-    assert rows["vllm-s1"] == ["10", "16", "~900", "2", "h", "30", "min", "40.0", "submit"]
+    assert rows["transformers-s1"] == [
+        *("10", "16", "180", "9", "min", "2.4"),
+        *["resume", "from", "its", "checkpoint"],
+    ]
+    assert rows["transformers-s2"] == ["10", "16", "360", "1", "h", "0", "min", "16.0", "start"]
+    assert rows["vllm-s1"] == ["10", "16", "~900", "2", "h", "30", "min", "40.0", "start"]
     text = "\n".join(" ".join(line) for line in lines)
-    assert "skip 1\nattach 1 2.0\nresume 1 4.8\nsubmit 3 96.0\nin all 6 102.8" in text
+    assert "left: 5 runs, 6 h 16 min, 100.4 GPU-h" in text
     assert "~ of vllm-s1, vllm-s2: the median s/step of vllm-s0" in text
-    assert "walltime 1 h 0 min is too short for transformers-s2: 1 h 0 min in about 2 lives" in text
-    assert "walltime 1 h 0 min is too short for vllm-s1, vllm-s2: 2 h 30 min in about 3 lives" in text
 
 
 def test_a_job_in_slurm_is_attached_to_or_waited_for(results):
@@ -101,7 +102,7 @@ def test_a_job_in_slurm_is_attached_to_or_waited_for(results):
     assert rows["vllm-s0"][-5:] == ["attach:", "Slurm", "job", "1,", "running"]
     assert rows["vllm-s0"][5] == "8", "its own GPUs, not the profile's"
     assert (
-        " ".join(rows["transformers-s0"][6:]) == "~720 2 h 0 min 32.0 submit after Slurm job 2 of another configuration"
+        " ".join(rows["transformers-s0"][6:]) == "~720 2 h 0 min 32.0 start after Slurm job 2 of another configuration"
     )
     answer(results, [], asked=time.time() - 3600, error="down")
     assert " ".join(told(plan)[2]).endswith("attach: Slurm job 1, if it still exists")

@@ -90,7 +90,7 @@ def occupy(cluster, nodes=1):
     return answer.stdout.strip()
 
 
-def test_status_and_plan_tell_what_each_run_is_doing(desk, cluster):
+def test_status_and_check_tell_what_each_run_is_doing(desk, cluster):
     mine = desk(seeds=3)
     finished = mine.run("transformers-s0", env={"STAND_IN_STEP_S": "0.001"})
     failing = mine.run("transformers-s1", env={"STAND_IN": "refuse"})
@@ -125,13 +125,13 @@ def test_status_and_plan_tell_what_each_run_is_doing(desk, cluster):
     assert "3 launchers are running" in rows[""]
     assert all(len(line) <= 120 for run_id, line in rows.items() if run_id)
 
-    checked = mine.type("check", "mine.yaml", "--profile", str(ROOT / "profiles" / "slurm"), code=1)
+    checked = mine.type("check", "mine.yaml", "--profile", str(ROOT / "profiles" / "slurm"))
     told = {line.split()[0]: " ".join(line.split()[5:]) for line in checked.split("\n\n")[1].splitlines()}
     assert told["transformers-s0"].endswith("skip: finished")
     assert told["vllm-s1"].endswith(f"attach: Slurm job {running.job_id()}, running")
     assert told["vllm-s0"].endswith(f"attach: Slurm job {requeued.job_id()}, waiting")
-    assert told["transformers-s1"].endswith("submit")
-    assert told["vllm-s2"].endswith("submit")
+    assert told["transformers-s1"].endswith("start")
+    assert told["vllm-s2"].endswith("start")
 
 
 def test_status_says_since_when_slurm_is_silent_and_cancel_that_it_did_nothing(desk, cluster):

@@ -91,7 +91,7 @@ def package_index(uv: Uv) -> Outcome:
 def file_checks(results: Path, site: SlurmSite, across_nodes: bool, unasked: bool) -> list[SiteCheck]:
     """The checks of the file system of the results; `unasked`: what runs here does not use Slurm."""
     folder = existing(results)
-    checks = [SiteCheck("locks", lambda: locks(folder)), SiteCheck("rename", lambda: rename(folder))]
+    checks = [SiteCheck("locks", lambda: locks(folder))]
     if across_nodes or (site.is_here and not unasked):
         checks.append(SiteCheck("across nodes", lambda: from_a_node(folder, site, across_nodes)))
     return checks
@@ -104,17 +104,6 @@ def locks(folder: Path) -> Outcome:
             return f"work in {folder}"
     remedy = "ask for a mount with locks (Lustre: flock; NFS: without nolock)"
     return lacking("locks", f"{folder} gives one lock to two holders", remedy)
-
-
-def rename(folder: Path) -> Outcome:
-    """Whether a rename replaces a file in one step, as all results are written."""
-    with _own_folder(folder) as own:
-        for text in ("old", "new"):
-            write_text(own / "file", text)
-        if (own / "file").read_text() == "new" and len(list(own.iterdir())) == 1:
-            return "replaces a file in one step"
-    what = f"a rename in {folder} does not replace the file"
-    return lacking("rename", what, "work in a folder on another file system")
 
 
 def from_a_node(folder: Path, site: SlurmSite, wanted: bool) -> Outcome:

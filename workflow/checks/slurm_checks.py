@@ -161,6 +161,8 @@ def limits(site: SlurmSite) -> Outcome:
     rows = _accounts(site)
     names = {site.requested("qos") or row.get("DefaultQOS", "") for row in rows}
     rows += [row for row in _sacctmgr("qos", *_QOS) if row["Name"] in names]
+    # Slurm also shows what is not set as 0.
+    rows = [{key: text for key, text in row.items() if text.strip("0:")} for row in rows]
     found = [f"{key} {row[key]}" for row in rows for key in _LIMITS if row.get(key)]
     shown = ", ".join(dict.fromkeys(found)) or "none for this user"
     if exceeded := [text for row in rows for text in _exceeded(site, row)]:

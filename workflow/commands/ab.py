@@ -94,7 +94,8 @@ def ab(args: argparse.Namespace) -> None:
     if on_slurm:
         doubts += [*_requests_left_out(left), *_unrequested(request, shared, profile), *([note] * bool(note))]
     print_lines(f"? {without_secrets(doubt)}" for doubt in doubts)
-    print(f"{count_of(len(plan.runs), 'run')}, in this order: {', '.join(plan.runs)}")
+    in_turn = sorted(plan.runs, key=lambda run_id: -plan.priorities[run_id])
+    print(f"{count_of(len(plan.runs), 'run')}, in this order: {', '.join(in_turn)}")
     if not args.start:
         print(f"next: {use}")
         return
@@ -284,7 +285,7 @@ def _doubts(args: argparse.Namespace, script: Script, text: str, words: Sequence
     if (command := training_command(script)) is not None:
         yield from _doubts_of_training(args, command, script, text, words)
     if args.seeds > 1 and not any("{seed}" in word for word in words):
-        yield "a seed is a repetition: only `--set KEY={seed}`, or ROLLOUTBENCH_SEED in the script, gives it its number"
+        yield "all runs of an arm have the script's own seed; --set 'KEY={seed}' gives each its number"
     if args.resume == "restart":
         yield "a time limit or a preemption starts a run over; --resume script if it continues from its own checkpoint"
 

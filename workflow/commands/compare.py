@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import json
 import re
-import shlex
 import sys
 import webbrowser
 from collections.abc import Sequence
@@ -72,9 +71,10 @@ def compare(args: argparse.Namespace) -> None:
 
         plan = load_plan(raw)
     if args.save:
+        from workflow.commands.start_runs import run_line
+
         text = yaml.safe_dump(raw, sort_keys=False, allow_unicode=True)
-        use = f"in a checkout: snakemake --profile profiles/local --configfile {shlex.quote(str(args.save))}"
-        write_text_at(args.save, f"{SAVED}{use}\n{text}", "give another file with --save")
+        write_text_at(args.save, f"{SAVED}{run_line(args.save)}\n{text}", "give another file with --save")
     if not args.verdict_only:
         mark = "Written by rolloutbench compare, which may write this folder again.\n"
         write_text_at(folder / MARK, mark, "give another folder with --report, or take --verdict-only")

@@ -138,10 +138,14 @@ def _found_stacks(read: LaunchScript, args: argparse.Namespace) -> dict[str, Sta
     if read.launched.engine not in pairs:
         raise UserError(f"--engines must have {read.launched.engine}, the script's own engine (got {args.engines})")
     name = name_of(args.file or args.from_)
-    return {
-        engine: record(f"{name}-{engine}", Path(pairs[engine]).expanduser(), trainer=read.trainer.name, engine=engine)
-        for engine in dict.fromkeys([read.launched.engine, *engines])
-    }
+    wanted, trainer = dict.fromkeys([read.launched.engine, *engines]), read.trainer.name
+    try:
+        return {
+            engine: record(f"{name}-{engine}", Path(pairs[engine]).expanduser(), trainer=trainer, engine=engine)
+            for engine in wanted
+        }
+    except UserError as error:
+        raise UserError(str(error).replace("--python", "--stack-python")) from None
 
 
 def _experiment(

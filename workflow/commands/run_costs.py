@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-import re
 import statistics
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
@@ -20,7 +18,6 @@ from workflow.config.plan import Plan
 from workflow.config.planned_run import PlannedRun
 from workflow.runs.experiment import Outlook, is_imported, outlook, planned_experiment
 from workflow.runs.history import steps_of
-from workflow.runs.paths import RunPaths
 from workflow.runs.progress import readable_duration
 from workflow.runs.run_state import RunState, run_states
 from workflow.slurm.sbatch import gpus_of_gres
@@ -28,11 +25,9 @@ from workflow.slurm.shared_queue import Queue
 from workflow.slurm.site import Site
 from workflow.stacks.verification import stack_notes
 
-_CHECKPOINT = re.compile(r"(?:checkpoint-|global_step_)(\d+)")
 _HEADER = ("run", "trainer", "engine", "stack", "steps", "GPUs", "s/step", "time", "GPU-h", "next")
-_NUMBERS = ("runs", "steps", "GPUs", "s/step", "time", "GPU-h")
-_STARTS = ("resume", "submit")
-_ACTIONS = ("skip", "attach", "resume", "submit", "attach?", "if needed", "not needed")
+_NUMBERS = ("steps", "GPUs", "s/step", "time", "GPU-h")
+_STARTS = ("start", "resume")
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,11 +44,15 @@ class Estimate:
     """The remaining cost of a run."""
 
     run: PlannedRun
-    action: str  # one of `_ACTIONS`; `attach?`: a job may exist, but Slurm does not answer
-    action_text: str
+    action: str
+    """What becomes of it now, in words that begin with skip, attach, start, resume, if needed or not needed."""
     gpus: int | None
     pace: Pace
     steps_left: int | None  # None: unknown
+
+    @property
+    def starts(self) -> bool:
+        return self.action.startswith(_STARTS)
 
     @property
     def time_s(self) -> float | None:
@@ -78,12 +77,10 @@ def estimates_of(plan: Plan, site: Site, given_step_s: float | None) -> tuple[li
     for run, state, pace in zip(runs, states, _paces(runs, states, given_step_s), strict=True):
         if run.run_id in before:
             text = f"skip: finished before, as {before[run.run_id].run.folder}"
-            estimates.append(Estimate(run, "skip", text, site.gpus(run.spec["workload"]), pace, 0))
-            continue
-        saved = 0
-        if state.attempt is not None:
-            saved = _saved_step(experiment.run(run.run_id), run.fingerprint, state.step)
-        estimates.append(_estimate(run, state, saved, pace, site))
+            estimates.append(Estimate(run, text, site.gpus(run.spec["workload"]), pace, 0))
+        else:
+            kept = experiment.run(run.run_id).folder.glob(f"checkpoints/{run.fingerprint[:12]}-*/*")
+            estimates.append(_estimate(run, state, any(kept), pace, site))
     return estimates, queue
 
 
@@ -107,35 +104,26 @@ def _paces(runs: Sequence[PlannedRun], states: Sequence[RunState], given_step_s:
     ]
 
 
-def _estimate(run: PlannedRun, state: RunState, saved: int, pace: Pace, site: Site) -> Estimate:
+def _estimate(run: PlannedRun, state: RunState, has_checkpoint: bool, pace: Pace, site: Site) -> Estimate:
     steps, gpus = steps_of(run.spec), site.gpus(run.spec["workload"])
-
-    def left(done: int) -> int | None:
-        return None if steps is None else steps - done
-
+    # A checkpoint may be some steps older than the last one.
+    done = state.step if state.live or has_checkpoint else 0
+    left = None if steps is None else steps - done
     if state.state == "finished":
-        return Estimate(run, "skip", "skip: finished", gpus, pace, 0)
+        return Estimate(run, "skip: finished", gpus, pace, 0)
     if state.state == "not needed":
-        return Estimate(run, "not needed", "not needed", gpus, pace, left(saved))
+        return Estimate(run, "not needed", gpus, pace, left)
     name = state.order.label if state.order else "a job of an earlier release"
     if state.live and not state.other:
         if state.order and state.order.on_slurm:  # the job keeps the GPUs that it asked for
             asked = state.order.content.get("site") or {}
             gpus = gpus_of_gres(str(asked.get("gres") or "")) * int(asked.get("nodes") or 1)
-        if state.state == "unknown":
-            return Estimate(run, "attach?", f"attach: {name}, if it still exists", gpus, pace, left(state.step))
-        return Estimate(run, "attach", f"attach: {name}, {state.state}", gpus, pace, left(state.step))
+        is_known = "if it still exists" if state.state == "unknown" else state.state
+        return Estimate(run, f"attach: {name}, {is_known}", gpus, pace, left)
     after = f" after {name} of another configuration" if state.live else ""
-    if saved:
-        return Estimate(run, "resume", f"resume after step {saved}{after}", gpus, pace, left(saved))
-    return Estimate(run, "submit", f"submit{after}", gpus, pace, steps)
-
-
-def _saved_step(run: RunPaths, fingerprint: str, last_step: int) -> int:
-    """The step of the newest checkpoint; the last finished step if no checkpoint's name contains its step."""
-    names = [path.name for path in run.folder.glob(f"checkpoints/{fingerprint[:12]}-*/*")]
-    steps = [int(match[1]) for name in names if (match := _CHECKPOINT.fullmatch(name))]
-    return max(steps, default=last_step if names else 0)
+    if has_checkpoint:
+        return Estimate(run, f"resume from its checkpoint{after}", gpus, pace, left)
+    return Estimate(run, f"start{after}", gpus, pace, steps)
 
 
 def require_pace(seconds_per_step: float | None) -> None:
@@ -158,7 +146,7 @@ class Cost:
     @property
     def starting(self) -> list[dict[str, Any]]:
         """The specifications of the runs that would be submitted."""
-        return [one.run.spec for one in self.estimates if one.action in (*_STARTS, "if needed")]
+        return [one.run.spec for one in self.estimates if one.starts or one.action == "if needed"]
 
     @property
     def paces(self) -> dict[str, float]:
@@ -170,7 +158,7 @@ class Cost:
         return [
             {
                 "run": one.run.run_id,
-                "action": one.action_text,
+                "action": one.action,
                 "gpus": one.gpus,
                 "step_s": one.pace.step_s,
                 "steps_left": one.steps_left,
@@ -186,33 +174,30 @@ def cost_of(plan: Plan, site: Site, given_step_s: float | None) -> Cost:
     ahead = outlook(plan)
     certain = plan.first_pairs(ahead.wanted)
     estimates = [
-        replace(one, action="if needed", action_text="if needed")
-        if one.action in _STARTS and one.run.run_id not in certain
-        else one
-        for one in estimates
+        replace(one, action="if needed") if one.starts and one.run.run_id not in certain else one for one in estimates
     ]
     return Cost(plan, site, estimates, ahead, queue.error or "")
 
 
 def cost_lines(cost: Cost) -> list[str]:
-    """The table of runs, the totals by action, and what the numbers rest on."""
+    """The table of runs, what is left in all, and what the numbers rest on."""
     plan, site, estimates = cost.plan, cost.site, cost.estimates
     experiment = planned_experiment(plan)
     done = {run.run_id for run in experiment.imports if is_imported(experiment, run)}
     imported = [_import_row(run, run.run_id in done) for run in plan.imports.values()]
     table = table_lines(_HEADER, [*map(_row, estimates), *imported], _NUMBERS)
-    totals = table_lines(("next", "runs", "time", "GPU-h"), _totals(estimates), _NUMBERS) if estimates else []
+    left = [one for one in estimates if one.steps_left != 0 and one.action != "not needed"]
+    sums = [count_of(len(left), "run"), _time(left), f"{hours} GPU-h" if (hours := _gpu_hours(left)) else ""]
     notes = [
         *_pair_notes(plan, cost.ahead, estimates),
         *_model_notes(estimates),
         *_site_notes(site, estimates),
-        *_pace_notes(estimates),
-        *_walltime_notes(estimates, site),
+        *_pace_notes(left),
     ]
     if cost.unavailable:
         notes.append(f"{cost.unavailable}: the state of its jobs is unknown; snakemake asks again before it submits")
     notes += stack_notes(experiment.stacks)
-    return [*table, "", *totals, *(f"- {note}" for note in notes)]
+    return [*table, "", f"left: {', '.join(filter(None, sums))}", *(f"- {note}" for note in notes)]
 
 
 def _pair_notes(plan: Plan, ahead: Outlook, estimates: Sequence[Estimate]) -> list[str]:
@@ -247,7 +232,7 @@ def _row(estimate: Estimate) -> tuple[str, ...]:
         step_s,
         _time([estimate]),
         _gpu_hours([estimate]),
-        estimate.action_text,
+        estimate.action,
     )
 
 
@@ -255,16 +240,6 @@ def _import_row(run: PlannedRun, done: bool) -> tuple[str, ...]:
     sources = run.spec["import"]["sources"]
     action = f"{'skip: imported' if done else 'import'} from {join_first(sources, 1)}"
     return (run.run_id, run.spec["trainer"], run.spec["engine"], run.stack or "-", "", "", "", "", "", action)
-
-
-def _totals(estimates: Sequence[Estimate]) -> list[tuple[str, ...]]:
-    """Runs and cost of each action; without GPUs also the total time, since runs on one machine run in sequence."""
-    parts = {action: [estimate for estimate in estimates if estimate.action == action] for action in _ACTIONS}
-    parts = {action: part for action, part in parts.items() if part}
-    if len(parts) > 1:
-        parts["in all"] = list(estimates)
-    on_gpus = any(estimate.gpus != 0 for estimate in estimates)
-    return [(name, str(len(part)), "" if on_gpus else _time(part), _gpu_hours(part)) for name, part in parts.items()]
 
 
 def _time(estimates: Iterable[Estimate]) -> str:
@@ -307,8 +282,8 @@ def _site_notes(site: Site, estimates: Iterable[Estimate]) -> list[str]:
     return ["walltime: unknown without a profile; name one with --profile"] if any(gpus) else []
 
 
-def _pace_notes(estimates: Sequence[Estimate]) -> list[str]:
-    left = [estimate for estimate in estimates if estimate.steps_left != 0]
+def _pace_notes(left: Sequence[Estimate]) -> list[str]:
+    """Where the seconds of a step come from, of the runs that are left."""
     arms: dict[tuple[str, ...], list[str]] = defaultdict(list)
     for estimate in left:
         if estimate.pace.source == "arm":
@@ -320,19 +295,4 @@ def _pace_notes(estimates: Sequence[Estimate]) -> list[str]:
         notes.append("~ of the others: from --seconds-per-step" if notes else "~ from --seconds-per-step")
     if unknown := [estimate.run.run_id for estimate in left if estimate.pace.source == "unknown"]:
         notes.append(f"s/step of {join_first(unknown, 3)}: not measured yet; give your own with --seconds-per-step X")
-    if notes:
-        notes.append("time counts only the steps; loading and compiling are extra")
-    return notes
-
-
-def _walltime_notes(estimates: Sequence[Estimate], site: Site) -> list[str]:
-    lives: dict[int, list[Estimate]] = defaultdict(list)
-    for estimate in estimates:
-        if site.life_s and estimate.time_s and estimate.time_s > site.life_s:
-            lives[math.ceil(estimate.time_s / site.life_s)].append(estimate)
-    walltime, notes = readable_duration(site.runtime_min * 60), []
-    for count, part in sorted(lives.items()):
-        runs = join_first([estimate.run.run_id for estimate in part], 3)
-        longest = readable_duration(max(estimate.time_s or 0.0 for estimate in part))
-        notes.append(f"walltime {walltime} is too short for {runs}: {longest} in about {count} lives from checkpoints")
-    return notes
+    return [*notes, "time counts only the steps; loading and compiling are extra"] if notes else []

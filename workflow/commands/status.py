@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import shutil
 import socket
 import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from common.errors import UserError
@@ -16,7 +17,7 @@ from common.files import user_name
 from common.messages import can_redraw, table_lines
 from common.ownership import let_others_only_read
 from common.retry import PATIENCE_S, READ_PATIENCE_S, interruptible_sleep, retry_io
-from common.shown import own_stream, print_lines, shown
+from common.shown import own_stream, print_lines
 from workflow.runs.ends import explain
 from workflow.runs.experiment import Experiment, find_experiment, is_imported, unplanned
 from workflow.runs.history import read_object
@@ -38,15 +39,12 @@ ORDER = (
 EVERY_S, EVERY_PRINTED_S = 2.0, 60.0
 LIMIT_S = 45.0
 """For one `status`, whatever does not answer."""
-# The table's header, the line on the hidden runs, and the last line with the time.
-_OTHER_LINES = 4
 
 
 @dataclass(frozen=True)
 class Snapshot:
     """An experiment's state at one moment."""
 
-    time: str
     states: list[RunState]
     rows: list[tuple[str, ...]]  # a row per state, then one per imported run
     notes: list[str]
@@ -62,38 +60,27 @@ def status(args: argparse.Namespace) -> None:
         raise UserError(f"--every must be more than 0 seconds (got {args.every:g})")
     let_others_only_read()
     find = find_experiment(args.config, args.experiment)
-    if args.watch and can_redraw(sys.stdout):
-        watch(find, args.every or EVERY_S)
-    else:
-        show_status(find, args.every or (EVERY_PRINTED_S if args.watch else None))
+    redraws = args.watch and can_redraw(sys.stdout)
+    every_s = args.every or (EVERY_S if redraws else EVERY_PRINTED_S if args.watch else None)
+    show_status(find, every_s, redraws)
 
 
-def show_status(find: Callable[[], Experiment], every_s: float | None) -> None:
-    """Print an experiment's status; with `every_s` repeatedly, until every run is finished or Ctrl-C."""
+def show_status(find: Callable[[], Experiment], every_s: float | None, redraws: bool = False) -> None:
+    """Print an experiment's status; with `every_s` repeatedly, until every run is finished or Ctrl-C.
+
+    `redraws`: on a terminal, in the place of the one before.
+    """
     try:
         for number, snapshot in enumerate(_snapshots(find, every_s)):
-            if number:
-                print()
-            if every_s is not None:
-                print(time.strftime("%Y-%m-%d %H:%M:%S"))
-            print_lines(status_lines(snapshot))
-    except KeyboardInterrupt:
-        print()
-
-
-def watch(find: Callable[[], Experiment], every_s: float) -> None:
-    """Show a live table until every run is finished or Ctrl-C; the watch causes no extra queries to Slurm."""
-    try:
-        from rich.console import Console
-        from rich.live import Live
-        from rich.text import Text
-
-        console = Console(file=own_stream(sys.stdout))
-        # Drawn only after each snapshot: no refresh thread is needed.
-        with Live(console=console, auto_refresh=False, vertical_overflow="visible") as live:
-            for snapshot in _snapshots(find, every_s):
-                lines = map(shown, _live_lines(snapshot, every_s, console.height))
-                live.update(Text("\n".join(lines), no_wrap=True, overflow="ellipsis"), refresh=True)
+            lines = status_lines(snapshot)
+            if redraws:
+                height = shutil.get_terminal_size().lines - 2
+                lines = [*_fitting(snapshot, height), f"every {every_s:g} s; Ctrl-C ends the watch, not the runs"]
+                print("\x1b[H\x1b[2J", end="", file=own_stream(sys.stdout))
+            elif every_s is not None:
+                lines = [*[""] * bool(number), time.strftime("%Y-%m-%d %H:%M:%S"), *lines]
+            print_lines(lines)
+            sys.stdout.flush()
     except KeyboardInterrupt:
         print()
 
@@ -121,12 +108,11 @@ def status_lines(snapshot: Snapshot) -> list[str]:
 
 def take_snapshot(experiment: Experiment) -> Snapshot:
     states, queue = run_states(experiment)
-    now = time.strftime("%H:%M:%S")
     rows = [row_of(state) for state in states]
     for run in experiment.imports:
         state, note = ("imported", "") if is_imported(experiment, run) else ("to import", "snakemake reads it")
         rows.append((run.run_id, state, *("" for _ in HEADER[3:]), note))
-    return Snapshot(now, states, rows, _notes(experiment, states, queue))
+    return Snapshot(states, rows, _notes(experiment, states, queue))
 
 
 def _notes(experiment: Experiment, states: Sequence[RunState], queue: Queue) -> list[str]:
@@ -219,7 +205,7 @@ def _remarks(experiment: Experiment, states: Sequence[RunState], queue: Queue) -
     ]
     lines += stack_notes(experiment.stacks)
     cancel = read_object(experiment.cancelled)
-    if "by" in cancel:
+    if "by" in cancel and any(state.state not in DONE for state in states):
         when = clock(float(cancel.get("time", 0)))
         lines.append(f"cancelled by {cancel['by']} at {when}: nothing is submitted until snakemake is started again")
     return lines
@@ -231,14 +217,11 @@ def summary(states: Sequence[RunState]) -> str:
     return ", ".join(f"{counts[name]} {name}" for name in present)
 
 
-def _live_lines(snapshot: Snapshot, every_s: float, height: int) -> list[str]:
-    """Unfinished runs first, as many as fit into the terminal, and the notes below them."""
-    order = {state.run_id: ORDER.index(state.state) for state in snapshot.states}
-    # Finished runs come last.
-    rows = sorted(snapshot.rows, key=lambda row: order.get(row[0], len(ORDER)) or len(ORDER))
-    notes = list(filter(None, snapshot.notes))
-    shown = rows[: max(1, height - len(notes) - _OTHER_LINES)]
-    more = [state for state in snapshot.states if state.run_id not in {row[0] for row in shown}]
-    hidden = [f"and {len(rows) - len(shown)} more: {summary(more)}"] if len(shown) < len(rows) else []
-    end = "all runs are finished" if snapshot.finished else f"every {every_s:g} s; Ctrl-C ends the watch, not the runs"
-    return [*table_lines(HEADER, shown, NUMBERS), *hidden, *notes, f"as of {snapshot.time}; {end}"]
+def _fitting(snapshot: Snapshot, height: int) -> list[str]:
+    """The status in so many lines: without the runs that are finished, and then without the last ones."""
+    lines = status_lines(snapshot)
+    done = {state.run_id for state in snapshot.states if state.state in DONE}
+    rows = [row for row in snapshot.rows if row[0] not in done]
+    if len(lines) > height:
+        lines = status_lines(replace(snapshot, rows=rows[: max(1, height - len(snapshot.notes) - 2)]))
+    return lines[:height]

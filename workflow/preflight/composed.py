@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import tempfile
-from collections.abc import Container, Iterator
+from collections.abc import Container, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,8 @@ from workflow.checks import Outcome, SiteCheck, Unchecked
 from workflow.config.plan import Plan
 from workflow.config.planned_run import PlannedRun
 from workflow.preflight.cases import settings_request, settings_requests
-from workflow.stacks.definition import require_closed, require_own_stacks
+from workflow.stacks import built_dir, load_stack
+from workflow.stacks.definition import STACKS, require_closed, require_own_stacks
 from workflow.stacks.environment import run_in_stack
 
 LIMIT_S = 120.0
@@ -44,16 +45,18 @@ def resolve_settings(request: dict[str, Any], stack: Path, out: Path, **options:
 
 def compose_checks(plan: Plan, composed: dict[str, Any], starting: Container[str]) -> Iterator[SiteCheck]:
     """A check for each request of runs that start now, and whose stack is built; it adds what it composes."""
+    locks = dict.fromkeys((run.stack, run.lock_id) for run in plan.runs.values() if run.stack)
     for name, run in settings_requests(plan).items():
         stack = Path(plan.stack_file(run.run_id))
         if name not in composed and run.run_id in starting and stack.is_file():
-            yield SiteCheck(f"settings of {run.spec['arm']}", partial(_compose, name, run, stack, composed))
+            yield SiteCheck(f"settings of {run.spec['arm']}", partial(_compose, name, run, [*locks], composed))
 
 
-def _compose(name: str, run: PlannedRun, stack: Path, composed: dict[str, Any]) -> Outcome:
+def _compose(name: str, run: PlannedRun, locks: Sequence[tuple[str, str]], composed: dict[str, Any]) -> Outcome:
     require_own_stacks()
-    require_closed(run.stack, run.lock_id)
-    arm = run.spec["arm"]
+    for stack_name, lock in locks:
+        require_closed(stack_name, lock)
+    arm, stack = run.spec["arm"], built_dir(load_stack(run.stack), STACKS) / "verify.json"
     with tempfile.TemporaryDirectory(prefix="rolloutbench-") as folder:
         out, log = Path(folder, "settings.json"), Path(folder, "log")
         try:
