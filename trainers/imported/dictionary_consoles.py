@@ -55,11 +55,34 @@ def parse_row(text: str, step: int, line: int) -> PrintedRow:
     return PrintedRow(step, numbers, bool(brace), line)
 
 
-def console_rows(parts: Iterable[Printout], word: str, begins: re.Pattern[str]) -> Iterable[PrintedRow]:
-    """The rows of a console. `begins` matches the text before the dictionary, with the step; it contains `word`."""
+def row_console(name: str, label: str, table: Mapping[str, str], names: StepNames) -> LogFormat:
+    """A console that prints a row as a number and a dictionary, by its table in trainers.toml."""
+    form, begins, step = f"{name}-console", re.compile(table["row"]), table.get("step", table["word"])
+    return LogFormat(
+        form,
+        f"{label}'s console, with lines {table['example']}",
+        lambda path: imported_rows(_rows(printouts(path), table, names), path, form, names, table.get("prefix", "")),
+        is_step=lambda part: step in part.text and begins.search(part.text) is not None,
+    )
+
+
+def _rows(parts: Iterable[Printout], table: Mapping[str, str], names: StepNames) -> Iterator[PrintedRow]:
+    """The rows of a console. An evaluation marks the next row with a step's total."""
+    word, begins, evaluation = table["word"], re.compile(table["row"]), table.get("evaluation")
+    before, after = names.timers[0]
+    total, mark = (f"{before}{name}{after}" for name in (names.total, EVALUATION))
+    evaluated = False
     for part in parts:
-        if word in part.text and (found := begins.search(part.text)) is not None:
-            yield parse_row(part.text[found.end() :], int(found[1]), part.line)
+        if word not in part.text:
+            continue
+        if (found := begins.search(part.text)) is None:
+            evaluated = evaluated or (evaluation is not None and re.search(evaluation, part.text) is not None)
+            continue
+        row = parse_row(part.text[found.end() :], int(found[1]), part.line)
+        if evaluated and total in row.numbers:
+            row.numbers[mark] = PrintedNumber(0.0, None)
+            evaluated = False
+        yield row
 
 
 def imported_rows(
@@ -111,12 +134,8 @@ def imported_rows(
     return Imported(read, form)
 
 
-_OPENRLHF = "openrlhf-console"
 _OPENRLHF_PARTS = tuple(TIMERS + name for name in ("generation", "make_experience", "ppo_train", "broadcast"))
 _OPENRLHF_TOTAL = TIMERS + "step_total"
-# Its forks write what kind of step it was: `Global step 3 [replay]: `.
-_OPENRLHF_LINE = re.compile(r"\bGlobal step (\d{1,18})(?: \[[^\]]*\])?: (?=\{')")
-_OPENRLHF_WORD = "Global step "
 
 
 def openrlhf_overlap(numbers: Mapping[str, float]) -> Mapping[str, float]:
@@ -127,55 +146,10 @@ def openrlhf_overlap(numbers: Mapping[str, float]) -> Mapping[str, float]:
     return {} if math.isclose(numbers[_OPENRLHF_TOTAL], summed, rel_tol=1e-9) else {"openrlhf/overlaps": 1.0}
 
 
-def openrlhf_console(names: StepNames) -> LogFormat:
-    """OpenRLHF's console; lines without `timing/step_total` are not steps."""
-    return LogFormat(
-        _OPENRLHF,
-        "OpenRLHF's console, with lines Global step 3: {'timing/step_total': ...}",
-        lambda path: imported_rows(
-            console_rows(printouts(path), _OPENRLHF_WORD, _OPENRLHF_LINE), path, _OPENRLHF, names, "train/"
-        ),
-        is_step=lambda part: _OPENRLHF_WORD in part.text and _OPENRLHF_LINE.search(part.text) is not None,
-    )
-
-
-_SLIME = "slime-console"
-# Trainer and rollout manager print `perf 3: {...}`; `rollout 3: {...}` has rewards and lengths.
-_SLIME_LINE = re.compile(r"(?<![\w/])(?:perf|rollout) (\d{1,18}): (?=\{')")
-_SLIME_STEP = "'perf/step_time': "
-_SLIME_EVALUATED = re.compile(r"(?<![\w/])eval \d{1,18}: (?=\{')")
-
-
 def slime_overlap(numbers: Mapping[str, float]) -> Mapping[str, float]:
     """A rollout longer than the trainer's wait for it ran during the previous training (train_async.py)."""
     rollout, wait = (numbers.get(TIMERS + name) for name in ("rollout", "train_wait"))
     return {"slime/overlaps": 1.0} if rollout is not None and wait is not None and rollout > wait else {}
-
-
-def _slime_rows(parts: Iterable[Printout]) -> Iterator[PrintedRow]:
-    """The rows of slime's console. An evaluation marks the trainer's next row."""
-    evaluated = False
-    for part in parts:
-        if ": {'" not in part.text:
-            continue
-        if (found := _SLIME_LINE.search(part.text)) is None:
-            evaluated = evaluated or _SLIME_EVALUATED.search(part.text) is not None
-            continue
-        row = parse_row(part.text[found.end() :], int(found[1]), part.line)
-        if evaluated and "perf/step_time" in row.numbers:
-            row.numbers[f"perf/{EVALUATION}_time"] = PrintedNumber(0.0, None)
-            evaluated = False
-        yield row
-
-
-def slime_console(names: StepNames) -> LogFormat:
-    """slime's console; a rollout's lines belong to the step that trains it."""
-    return LogFormat(
-        _SLIME,
-        "slime's console, with lines perf 3: {'perf/step_time': ...}",
-        lambda path: imported_rows(_slime_rows(printouts(path)), path, _SLIME, names),
-        is_step=lambda part: _SLIME_STEP in part.text and _SLIME_LINE.search(part.text) is not None,
-    )
 
 
 _SKYRL = "skyrl-console"

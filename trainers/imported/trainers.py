@@ -16,9 +16,7 @@ from trainers.timers.declared import frozen
 
 _CONSOLES: Mapping[str, Callable[[StepNames], LogFormat]] = {
     "nemo-rl": nemo_rl_console.console,
-    "openrlhf": dictionary_consoles.openrlhf_console,
     "skyrl": dictionary_consoles.skyrl_console,
-    "slime": dictionary_consoles.slime_console,
 }
 _DERIVED: Mapping[str, Any] = {
     "openrlhf": {"derived": dictionary_consoles.openrlhf_overlap},
@@ -28,17 +26,21 @@ _DERIVED: Mapping[str, Any] = {
 
 def _trainer(name: str, table: Mapping[str, Any]) -> Trainer:
     rows = StepNames(**frozen(table["rows"]), **_DERIVED.get(name, {}))
-    formats = (_CONSOLES[name](rows),) if name in _CONSOLES else tuple(_unread(name, table))
-    return trainer_of(name, table, formats, rows)
+    return trainer_of(name, table, tuple(_consoles(name, table, rows)), rows)
 
 
-def _unread(name: str, table: Mapping[str, Any]) -> Iterator[LogFormat]:
-    """The console that is recognised and not read: its mark, a plain part of a step's line, is searched first."""
-    if "unread" in table:
+def _consoles(name: str, table: Mapping[str, Any], rows: StepNames) -> Iterator[LogFormat]:
+    label = table.get("label", name)
+    if name in _CONSOLES:
+        yield _CONSOLES[name](rows)
+    elif "console" in table:
+        yield dictionary_consoles.row_console(name, label, table["console"], rows)
+    elif "unread" in table:
+        # Its mark, a plain part of a step's line, is searched first.
         mark, step = table["unread"][0], re.compile(table["unread"][1])
         yield LogFormat(
             f"{name}-console",
-            f"{table.get('label', name)}'s console",
+            f"{label}'s console",
             None,
             is_step=lambda part: mark in part.text and step.search(part.text) is not None,
         )
