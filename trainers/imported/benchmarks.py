@@ -8,6 +8,7 @@ compared. The file of each tool is read, and what it prints at its end.
 from __future__ import annotations
 
 import re
+import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import zip_longest
@@ -18,12 +19,12 @@ from typing import Any
 from common.dotted import as_list
 from common.errors import UserError
 from common.verdicts import Level, Verdict, count_of
+from trainers.described import trainer_of
 from trainers.logs.log_files import json_objects, parse_number, printouts
 from trainers.logs.record import TIMERS, Imported, SourceRead, StepRecord, finite_number
-from trainers.protocol import LogFormat, Logs, Trainer
-from trainers.timers.tree import Phase, TimerTree
+from trainers.protocol import LogFormat
 
-_ENGINES = ("vllm", "sglang", "lmdeploy", "transformers")
+_TABLE = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
 _FORMAT = "bench-serving"
 _PREFIX = "benchmark/"
 _WHAT = "the result of `vllm bench serve` or SGLang's bench_serving, or what they printed"
@@ -33,29 +34,6 @@ _RATE_REACHED = 0.9
 _UNANSWERED_SHARE = 0.01
 _HAS = ("duration", "completed", "request_throughput")
 _HEAD, _DURATION = "Serving Benchmark Result", "Benchmark duration (s):"
-# What is printed -> the file's name of it.
-_PRINTED = {
-    "Backend": "backend",
-    "Successful requests": "completed",
-    "Failed requests": "failed",
-    "Benchmark duration (s)": "duration",
-    "Total input tokens": "total_input_tokens",
-    "Total generated tokens": "total_output_tokens",
-    "Request throughput (req/s)": "request_throughput",
-    "Maximum request concurrency": "max_concurrency",
-    "Max request concurrency": "max_concurrency",
-    "Request rate configured (RPS)": "request_rate",
-    "Traffic request rate": "request_rate",
-    "Mean TTFT (ms)": "mean_ttft_ms",
-    "Mean TPOT (ms)": "mean_tpot_ms",
-    "Mean E2EL (ms)": "mean_e2el_ms",
-    "Mean E2E Latency (ms)": "mean_e2e_latency_ms",
-}
-_LATENCIES = {
-    "first_token_s": ("mean_ttft_ms",),
-    "later_token_s": ("mean_tpot_ms",),
-    "latency_s": ("mean_e2el_ms", "mean_e2e_latency_ms"),
-}
 
 
 def _read(path: Path) -> Imported:
@@ -90,7 +68,7 @@ def _printed_results(path: Path) -> list[Mapping[str, Any]]:
         if _HEAD in part.text:
             found.append({})
         name, colon, text = part.text.partition(":")
-        if found and colon and (key := _PRINTED.get(name.strip())):
+        if found and colon and (key := _TABLE["printed"].get(name.strip())):
             number = parse_number(text)
             found[-1][key] = text.strip() if number is None else number.value
     return [one for one in found if "duration" in one]
@@ -110,7 +88,7 @@ def _record(result: Mapping[str, Any], count: float, per_s: float, path: Path, n
     for name, key in (("response_tokens", "total_output_tokens"), ("prompt_tokens", "total_input_tokens")):
         if tokens := finite_number(result.get(key)):
             scalars |= {name: tokens / count, f"{_PREFIX}{name}_per_s": tokens / count * per_s}
-    for name, keys in _LATENCIES.items():
+    for name, keys in _TABLE["latencies"].items():
         if (
             found := next((ms for key in keys if (ms := finite_number(result.get(key))) is not None), None)
         ) is not None:
@@ -143,7 +121,7 @@ def _texts(result: Mapping[str, Any]) -> dict[str, str]:
     load = (
         f"{rate:.4g} requests/s" if rate is not None else "all at once" if at_once is None else f"{at_once:.0f} at once"
     )
-    texts = {"backend": engine if engine in _ENGINES else "", "served_model": str(model or ""), "load": load}
+    texts = {"backend": engine if engine in _TABLE["engines"] else "", "served_model": str(model or ""), "load": load}
     return {name: text for name, text in texts.items() if text}
 
 
@@ -161,36 +139,17 @@ def _doubts(result: str, found: Mapping[str, Any], count: float, per_s: float) -
         yield Verdict("warning", "client-set-the-rate", text)
 
 
-BENCHMARK = Trainer(
-    name="benchmark",
-    label="a benchmark of an engine alone",
-    engines=_ENGINES,
-    step="request to an engine alone",
-    keys={"engine": ("backend",), "model": ("served_model",)},
-    logs=Logs(
-        declared=lambda: (
-            TimerTree(
-                *("benchmark", "1", _ENGINES),
-                (Phase("step", "Request", "The seconds of one request.", "generation", ("step",)),),
-                _WHAT,
-            ),
+BENCHMARK = trainer_of(
+    "benchmark",
+    _TABLE,
+    (
+        LogFormat(
+            _FORMAT,
+            _WHAT,
+            _read,
+            is_step=lambda part: _DURATION in part.text or '"request_throughput"' in part.text,
+            is_row=lambda row: all(row.get(name) is not None for name in _HAS),
         ),
-        formats=(
-            LogFormat(
-                _FORMAT,
-                _WHAT,
-                _read,
-                is_step=lambda part: _DURATION in part.text or '"request_throughput"' in part.text,
-                is_row=lambda row: all(row.get(name) is not None for name in _HAS),
-            ),
-        ),
-        quantities={
-            "requests": (f"{_PREFIX}requests",),
-            "requests/s": (f"{_PREFIX}requests_per_s",),
-            "output tokens/s": (f"{_PREFIX}response_tokens_per_s",),
-            "s to the first token": (f"{_PREFIX}first_token_s",),
-            "s for each later one": (f"{_PREFIX}later_token_s",),
-            "s per request": (f"{_PREFIX}latency_s",),
-        },
     ),
+    step="request to an engine alone",
 )

@@ -4,7 +4,7 @@ A table has the trainer's `engines`, its `releases`, and a timer tree for each o
 
 - `releases`, `engines`: of the loop, if it lacks some. `mode`: empty for the default loop.
 - `source`: where the timers were read; `{}` is the release. `total`: the key of the step's timer, or several. `about`:
-  what a step is.
+  what a step is; `label` and `category`, if they are not those of a training step.
 - `phases`: rows [path below the step, label, category, description, options]. A path that begins with a slash is
   outside the step. Options: `key`, its name in the log, or several, if that is not the last part of the path; `keys`
   makes a phase of each name below the path; `releases`; `occasional` and `polled_s` as in `Phase`. `by_path`: no phase
@@ -37,7 +37,8 @@ def _tree(
     trainer: str, release: str, engines: tuple[str, ...], loop: Mapping[str, Any], groups: Mapping[str, Any]
 ) -> TimerTree:
     source, total = loop["source"].replace("{}", release), loop["total"]
-    step = Phase("step", "Step", loop["about"], "other", (total,) if isinstance(total, str) else tuple(total))
+    label, category = loop.get("label", "Step"), loop.get("category", "other")
+    step = Phase("step", label, loop["about"], category, (total,) if isinstance(total, str) else tuple(total))
     more = {key: frozen(loop[key]) for key in ("mode", "marks", "overlap", "unclocked", "padded") if key in loop}
     for key in ("not_summed", "not_summed_if"):
         more[key] = tuple(map(tuple, _rows(loop.get(key, ()), groups, release)))
