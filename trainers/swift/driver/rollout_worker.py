@@ -6,19 +6,17 @@ the attempt; endpoints, buckets and their order are swift's own.
 
 from __future__ import annotations
 
-import functools
 import logging
 import os
 import time
-from collections.abc import Callable, Iterable
-from contextlib import suppress
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors.torch import load_file, save_file
 
-from common.files import write_json, write_text
+from common.files import write_json
 from common.retry import retry_io
 from engines.vllm import hooks as vllm_hooks
 from engines.vllm.cpu import is_cpu_platform, repack_tied_output_layers
@@ -76,13 +74,11 @@ class _Fatal(logging.LoggerAdapter[logging.Logger]):
 class FileGroup:
     """Replaces vLLM's StatelessProcessGroup, whose store listens on a port: whoever reaches it runs code in a member.
 
-    Tensors go through files in a folder of the attempt; a barrier follows them, so the sender can delete its file.
+    Tensors go through files in a folder of the attempt: each receiver has its own, which it deletes.
     """
 
     def __init__(self, folder: Path, rank: int, world_size: int) -> None:
-        self.rank, self._folder, self._world_size = rank, folder, world_size
-        self._tensors = self._barriers = 0
-        self._sent: list[Path] = []
+        self.rank, self._folder, self._world_size, self._tensors = rank, folder, world_size, 0
 
     @classmethod
     def create(cls, host: str, port: int, rank: int, world_size: int) -> FileGroup:
@@ -93,37 +89,25 @@ class FileGroup:
 
     def broadcast(self, tensor: torch.Tensor, src: int) -> None:
         """Send or receive a tensor."""
-        path = self._folder / f"{self._tensors}.safetensors"
+        files = [self._folder / f"{self._tensors}-{rank}.safetensors" for rank in range(self._world_size)]
         self._tensors += 1
+        mine = files.pop(self.rank)
         if self.rank == src:
-            save_file({"": tensor.contiguous()}, new := path.with_suffix(".new"))
-            new.replace(path)
-            self._sent.append(path)
-            return
-        _await(path.exists, path)
-        tensor.copy_(load_file(path)[""])
+            save_file({"": tensor.contiguous()}, mine)
+            for file in files:
+                os.link(mine, file)
+        else:
+            _await(mine)
+            tensor.copy_(load_file(mine)[""])
+        mine.unlink()
 
     def barrier(self) -> None:
-        """Wait for all members."""
-        self._barriers += 1
-        own, *others = (self._folder / f"rank-{(self.rank + n) % self._world_size}" for n in range(self._world_size))
-        retry_io(lambda: write_text(own, str(self._barriers)), _FILES)
-        for other in others:
-            _await(functools.partial(self._is_at_barrier, other), other)
-        while self._sent:
-            with suppress(OSError):
-                self._sent.pop().unlink()
-
-    def _is_at_barrier(self, member: Path) -> bool:
-        try:
-            return int(member.read_text(encoding="ascii")) >= self._barriers
-        except OSError:  # not there yet
-            return False
+        """Nothing: the engine loads in the order of the requests, and answers the last one when all is loaded."""
 
 
-def _await(is_there: Callable[[], bool], path: Path) -> None:
+def _await(path: Path) -> None:
     until = time.monotonic() + _PATIENCE_S
-    while not is_there():
+    while not path.exists():
         if time.monotonic() > until:
             raise TimeoutError(f"new weights: {path} was not written within {_PATIENCE_S:.0f} s")
         time.sleep(0.005)
