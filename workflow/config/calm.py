@@ -13,7 +13,7 @@ from snakemake_interface_logger_plugins.common import LogEvent
 
 NAME = "snakemake_logger_plugin_calm"
 # These rules take seconds, or announce their start themselves.
-_QUIET_RULES = ("all", "plan", "settings", "stack", "inputs", "train", "collect", "report")
+_QUIET_RULES = ("all", "plan", "settings", "stack", "inputs", "clear_", "train", "collect", "report")
 # Snakemake's message with the path of its log has no event.
 _LOG_PATH = "Complete log"
 # The line of the failed job and the job's own message already report these.
@@ -39,7 +39,11 @@ def line_of(record: logging.LogRecord) -> str:
     event = fields.get("event")
     if event == LogEvent.JOB_INFO:
         rule = fields["rule_name"]
-        return "" if rule in _QUIET_RULES else " ".join([rule, *map(str, dict(fields["wildcards"] or {}).values())])
+        return (
+            ""
+            if rule.startswith(_QUIET_RULES)
+            else " ".join([rule, *map(str, dict(fields["wildcards"] or {}).values())])
+        )
     if event == LogEvent.JOB_ERROR:
         return f"{fields['rule_name']} failed; log: {', '.join(fields['log']) or 'none'}"
     text = record.getMessage()
