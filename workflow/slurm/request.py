@@ -5,13 +5,12 @@ Start-up, plan, preflight, doctor and the launcher all use `read_request`.
 
 from __future__ import annotations
 
-import ast
 import re
 import shlex
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -59,7 +58,7 @@ _MEANT = {
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """The request of one training job; None is a value that only Snakemake can compute, or one that is wrong."""
+    """The request of one training job; None is a value that is wrong."""
 
     site: Mapping[str, Any]
     """The request as a job's order has it: `sbatch_options` makes sbatch's options from it."""
@@ -87,7 +86,7 @@ def read_request(given: Mapping[str, str], others: Container[str] = (), on_slurm
 
     def value_of(key: str, read: Callable[[str], Any], default: Any = None) -> Any:
         try:
-            return default if key not in texts else None if is_computed(texts[key]) else read(texts[key])
+            return read(texts[key]) if key in texts else default
         except RequestError as error:
             errors.append(error)
             return None
@@ -149,17 +148,6 @@ def _limit(key: str, text: str) -> float:
     if not 0 <= number < float("inf"):
         raise RequestError(f"{key} {text!r} is not a number of 0 or more", f"correct it {WHERE}")
     return int(number) if number.is_integer() else number
-
-
-@cache
-def is_computed(text: str) -> bool:
-    """Whether Snakemake computes a value for each job: `attempt * 60`, `f(wildcards)`."""
-    try:
-        nodes = list(ast.walk(ast.parse(text.strip(), mode="eval")))
-    except (SyntaxError, ValueError):
-        return False
-    names = {node.id for node in nodes if isinstance(node, ast.Name)} & {"attempt", "threads", "input", "wildcards"}
-    return bool(names) or any(isinstance(node, (ast.Call, ast.IfExp, ast.Subscript, ast.Mult)) for node in nodes)
 
 
 def _unknown(key: str, others: Container[str]) -> RequestError | None:

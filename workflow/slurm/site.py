@@ -16,7 +16,7 @@ import yaml
 from common.errors import UserError
 from common.files import ROOT
 from common.messages import did_you_mean
-from workflow.slurm.request import RESOURCES, Request, is_computed, name_old_keys, read_request
+from workflow.slurm.request import RESOURCES, Request, name_old_keys, read_request
 from workflow.slurm.sbatch import TEXTS, misread_time
 
 PROFILE = ROOT / "profiles" / "slurm" / "config.yaml"
@@ -45,7 +45,7 @@ class Site:
         return read_request(given | dict(self.train), self.limited, self.on_slurm)
 
     def gpus(self, workload: Mapping[str, Any]) -> int | None:
-        """The GPUs of a run on all its nodes; None if the profile's gres or nodes contain no plain number."""
+        """The GPUs of a run on all its nodes; None if the profile's gres or nodes are wrong."""
         request = self.request(workload)
         return None if request.gpus is None or request.nodes is None else request.gpus * request.nodes
 
@@ -94,7 +94,7 @@ def site_of(workflow: Any, rule: str = "train") -> Site:
     request = site.request()
     read = {"runtime": request.runtime_min, "mem_mb": request.site["mem_mb"], "nodes": request.nodes}
     plain = (*TEXTS, "setup", "slurm_extra", "private_nodes")
-    read |= {key: text for key, text in texts.items() if key in plain and not is_computed(text)}
+    read |= {key: text for key, text in texts.items() if key in plain}
     for name in texts.keys() & read.keys():
         if read[name] is not None:
             train[name] = read[name]
