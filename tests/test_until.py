@@ -15,7 +15,7 @@ from common.errors import UserError
 from common.verdicts import FIRST_LOOK
 from workflow.config.model import Until
 from workflow.config.plan import load_plan
-from workflow.runs.experiment import pairs_wanted, wanted_runs
+from workflow.config.to_train import pairs_wanted, wanted_runs
 
 from .patience import run as run_patiently
 from .trainers.command.script_bench import FORMATS, program

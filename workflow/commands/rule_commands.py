@@ -78,8 +78,8 @@ def write_and_summarize(args: argparse.Namespace) -> None:
     from common.findings import read_preflight
     from workflow.commands.finding_lines import summary_lines
     from workflow.config.plan import load_plan
+    from workflow.config.to_train import clear
     from workflow.preflight import write_preflight
-    from workflow.runs.experiment import clear
 
     plan = load_plan(args.request)
     found = write_preflight(plan, args.settings, args.out, args.imported, args.setup)

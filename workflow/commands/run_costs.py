@@ -16,7 +16,8 @@ from workflow.commands.status import readable_step
 from workflow.config.finished_before import finished_before
 from workflow.config.plan import Plan
 from workflow.config.planned_run import PlannedRun
-from workflow.runs.experiment import Outlook, is_imported, outlook, planned_experiment
+from workflow.config.to_train import Outlook, outlook
+from workflow.runs.experiment import is_imported, planned_experiment
 from workflow.runs.history import steps_of
 from workflow.runs.progress import readable_duration
 from workflow.runs.run_state import RunState, run_states

@@ -16,10 +16,10 @@ from workflow.config.finished_before import take_over
 from workflow.config.imports import is_remote, local_path
 from workflow.config.plan import Plan
 from workflow.config.planned_run import PlannedRun
+from workflow.config.to_train import is_trained
 from workflow.head.train_rule import require_requests
 from workflow.preflight import require_possible
 from workflow.preflight.cases import first_of_each_case
-from workflow.runs.experiment import is_trained
 from workflow.runs.history import finished_attempt, steps_of
 from workflow.runs.paths import RunPaths
 from workflow.slurm.site import site_of
