@@ -12,6 +12,8 @@ import time
 
 import pytest
 
+from workflow.runs.locks import try_lock
+
 from .runs import SlurmScript, fake
 from .test_hostile import rolloutbench
 
@@ -531,6 +533,16 @@ def test_a_wrong_number_from_sbatch_is_corrected_by_the_jobs_name(run, tmp_path)
     one = run(steps=10, env=SLOW, head_env=fake(tmp_path, "sbatch", script))
     one.finish(one.start())
     assert one.submitted() == 1
+
+
+@pytest.mark.full("a scenario on a real Slurm")
+def test_a_lock_that_outlives_its_node_is_not_believed(run):
+    """As on file systems that keep the locks of a node that died; earlier releases took one."""
+    one = run(steps=3)
+    lock = try_lock(one.run / ".live.lock")
+    assert lock is not None
+    with lock:
+        one.finish(one.start())
 
 
 @pytest.mark.promise("what-was-cancelled-through")

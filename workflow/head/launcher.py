@@ -185,6 +185,8 @@ class Launcher:
         said, elsewhere = "", LocalWatch(self.run) if self.watch.is_cluster else SlurmWatch(self.run)
         while True:
             order = order_of(self.run)
+            if self.watch.is_cluster and not order.names:
+                return None  # Slurm has no job of this run, and a lock says nothing there
             watch = self.watch if order.on_slurm == self.watch.is_cluster else elsewhere
             # By a new answer, once there is one.
             state = watch.state(order, fresh=not said)
