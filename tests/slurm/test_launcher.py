@@ -535,7 +535,6 @@ def test_a_wrong_number_from_sbatch_is_corrected_by_the_jobs_name(run, tmp_path)
     assert one.submitted() == 1
 
 
-@pytest.mark.full("a scenario on a real Slurm")
 def test_a_lock_that_outlives_its_node_is_not_believed(run):
     """As on file systems that keep the locks of a node that died; earlier releases took one."""
     one = run(steps=3)
