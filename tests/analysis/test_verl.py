@@ -152,7 +152,7 @@ def test_an_undeclared_timer_is_named_and_in_no_sum(tmp_path):
     assert values(frame, 3)["undeclared/get_batch_rollout_with_filtering"] == 33.5
     (said,) = of(metadata, "undeclared-phase")
     assert "timer get_batch_rollout_with_filtering (step 3: 33.5) is not declared for verl 0.4.1" in said
-    assert "trainers/<trainer>/timers.py" in said
+    assert "trainers/<trainer>/trainer.toml" in said
     assert frame[frame["name"] == "step"]["exclusive_s"].tolist() == pytest.approx([0.007] * 3, abs=1e-9)
 
 
