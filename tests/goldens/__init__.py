@@ -1,11 +1,9 @@
-"""Goldens: what must stay equal, value by value, while the code is moved and rewritten.
+"""Goldens: what must stay equal while the code is moved and rewritten, in `values/*.json`, which people can read.
 
-They use the product from outside only (`snakemake`, `rolloutbench`, files), so a move of modules touches nothing here.
-`values/*.json` hold digests. When one differs on purpose: compare the whole values of two checkouts, say in the commit
-what changes and why, and store the new digests:
+They use the product from outside only (`snakemake`, `rolloutbench`, files). When a value differs on purpose:
 
-    python -m tests.goldens.write OUT      # in each checkout, then: diff -r OUT-before OUT-after
-    python -m tests.goldens.write --store  # writes tests/goldens/values/
+    python -m tests.goldens.write --only formats
 
-The fingerprints in `values/plans.json` are not changed like that: behind each of them may lie GPU-days of training.
+and `git diff` shows what has changed; the commit says why. The fingerprints are not changed like that: behind each of
+them may lie GPU-days of training.
 """

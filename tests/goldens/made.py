@@ -1,4 +1,4 @@
-"""Makes what the goldens freeze: runs the product's commands in an empty folder and reads the files that they write."""
+"""Makes what the goldens keep: runs the product in an empty folder, and reads numbers from the files that it writes."""
 
 import contextlib
 import io
@@ -11,20 +11,18 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from unittest import mock
 
+import pandas as pd
 import yaml
 
 from workflow.stacks.definition import load_stack, verify_id
 
 from .. import patience
 from ..analysis.wandb_server import KEY, ServedRun, WandbServer
-from .canonical import Hide, of_json, of_page, of_parquet, of_text
 
 ROOT = Path(__file__).resolve().parents[2]
 DATA = Path(__file__).with_name("data")
 # Where the folders of data/recorded lie; @FOLDER@ in their files is the folder in which the experiment runs.
 PLACES = {"experiment": "results/recorded", "stacks": ".stacks"}
-
-"""A file, below the experiment's results -> its parts."""
 
 
 def run(folder, program, *arguments, env=None):
@@ -67,37 +65,38 @@ def finished(done):
     return done
 
 
-def hiding(folder):
-    """The two folders of this machine, and this repository's commit."""
-    folders = {str(folder.resolve()): "FOLDER", str(folder): "FOLDER", str(ROOT): "ROOT"}
-    return Hide(folders, {r"made by rolloutbench .*": "made by rolloutbench"})
+def numbers_of(folder, experiment):
+    """The numbers of the report that a reader takes with him, a line each."""
+    tables, lines = folder / "results" / experiment / "tables", []
+    for table, (name, numbers) in NUMBERS.items():
+        for row in pd.read_csv(tables / f"{table}.csv", keep_default_na=False).to_dict("records"):
+            shown = [f"{number}={_short(row[number])}" for number in numbers]
+            lines.append(" ".join(filter(None, [table, str(row["factors"]), row["arm"], f"{row[name]!r}", *shown])))
+    return sorted(lines)
 
 
-def results_of(folder, experiment):
-    """Everything that an experiment's end leaves to be compared: plan, preflight, imports, steps, tables, page."""
-    results, hide, found = folder / "results" / experiment, hiding(folder), {}
-    for file in (
-        results / "plan.json",
-        results / "preflight.json",
-        results / "verdict.json",
-        *sorted(results.glob("runs/*/imported.json")),
-    ):
-        found[str(file.relative_to(results))] = of_json(file, hide)
-    for file in (*sorted(results.glob("runs/*/steps.parquet")), *sorted(results.glob("tables/*.parquet"))):
-        found[str(file.relative_to(results))] = of_parquet(file, hide)
-    for file in sorted(results.glob("tables/*.csv")):
-        found[str(file.relative_to(results))] = of_text(file, hide)
-    found["report.md"] = of_text(results / "report.md", hide)
-    found["report.html"] = of_page(results / "report.html", hide)
-    figures = "\n".join(sorted(file.name for file in (results / "figures").iterdir()))
-    return found | {"figures": {"names": figures}}
+NUMBERS = {
+    "phases": ("label", ("category", "steps", "mean_s", "own_mean_s")),
+    "estimates": ("estimate", ("value", "low", "high", "verdict", "baseline_steps", "arm_steps")),
+    "gate": ("quantity", ("baseline", "arm_value", "verdict")),
+    "cost": ("gpus", ("gpu_hours", "step_gpu_s")),
+}
+"""Tables of the report: the column that names a row, and its numbers."""
+
+
+def _short(value):
+    """Six digits of a number: the rest belongs to the machine."""
+    try:
+        return f"{float(value):.6g}"
+    except ValueError:
+        return str(value)
 
 
 EXPERIMENTS = [ROOT / "config.yaml", *sorted((ROOT / "experiments").glob("*.yaml"))]
 
 
-def plans(folder):
-    """plan.json of every experiment; what they name and is not in the repository stands there empty."""
+def fingerprints(folder):
+    """The fingerprint of every run of every experiment; what they name and is not in the repository is empty."""
     (folder / "experiments").symlink_to(ROOT / "experiments")
     found = {}
     for experiment in EXPERIMENTS:
@@ -105,7 +104,8 @@ def plans(folder):
         _local_sources(folder, config["workload"])
         file = folder / f"{experiment.stem}.json"
         finished(rolloutbench(folder, "write-plan", json.dumps(config), "--out", str(file)))
-        found[experiment.name] = of_json(file, hiding(folder))
+        found[experiment.name] = json.loads(file.read_text(encoding="utf-8"))["fingerprints"]
+        found[experiment.name] = dict(sorted(found[experiment.name].items()))
     return found
 
 
@@ -124,7 +124,7 @@ def article(folder):
     """The published comparison, as its experiment reads it."""
     (folder / "experiments").symlink_to(ROOT / "experiments")
     finished(snakemake(folder, ROOT / "experiments" / "camino-2025-published.yaml"))
-    return results_of(folder, "camino-2025-published")
+    return numbers_of(folder, "camino-2025-published")
 
 
 def formats(folder):
@@ -139,10 +139,7 @@ def formats(folder):
     with WandbServer({"me/p/a": ServedRun(served, config=config, files=files)}) as server:
         env = {"WANDB_BASE_URL": server.url, "WANDB_API_KEY": KEY, "HOME": str(folder)}
         finished(snakemake(folder, folder / "formats.yaml", env=env))
-    whole = results_of(folder, "formats")
-    return {
-        file: {part: text.replace(server.url, "SERVER") for part, text in one.items()} for file, one in whole.items()
-    }
+    return numbers_of(folder, "formats")
 
 
 def preflights(folder):
@@ -152,46 +149,8 @@ def preflights(folder):
     for experiment in EXPERIMENTS:
         findings = json.loads(rolloutbench(folder, "check", str(experiment), "--json").stdout)["findings"]
         # What is found of a site needs no reason.
-        found[experiment.name] = {"codes": "\n".join(sorted({one["code"] for one in findings if one["why"]}))}
+        found[experiment.name] = sorted({one["code"] for one in findings if one["why"]})
     return found
-
-
-def commands(folder):
-    """Mistakes, and experiments of which nothing was started: how the commands end."""
-    (folder / "experiments").symlink_to(ROOT / "experiments")
-    good = (ROOT / "config.yaml").read_text(encoding="utf-8")
-    (folder / "config.yaml").write_text(good, encoding="utf-8")
-    (folder / "engine.yaml").write_text(good.replace("engine: vllm", "engine: vlm"), encoding="utf-8")
-    (folder / "trainer.yaml").write_text(good.replace("trainer: trl", "trainer: tlr"), encoding="utf-8")
-    (folder / "broken.yaml").write_text("arms: [1\n", encoding="utf-8")
-    found = {}
-    for line in COMMANDS:
-        program, *arguments = line.split()
-        if program == "snakemake":
-            arguments = ["-s", str(ROOT / "workflow" / "Snakefile"), "--cores", "1", *arguments]
-        done = run(folder, program, *arguments)
-        last = [said.splitlines()[-1] if said.strip() else "" for said in (done.stdout, done.stderr)]
-        hide = hiding(folder)
-        found[line] = {"exit code": str(done.returncode), "last lines": hide("\n".join(last))}
-    return found
-
-
-COMMANDS = (
-    "rolloutbench",
-    "rolloutbench check nosuch.yaml",
-    "rolloutbench check engine.yaml",
-    "rolloutbench check trainer.yaml",
-    "rolloutbench check broken.yaml",
-    "rolloutbench check config.yaml",
-    "rolloutbench status config.yaml",
-    "rolloutbench status --experiment nosuch",
-    "rolloutbench cancel config.yaml",
-    "rolloutbench cancel --experiment nosuch",
-    "rolloutbench report config.yaml",
-    "rolloutbench plan config.yaml",
-    "snakemake --configfile nosuch.yaml",
-    "snakemake --configfile trainer.yaml",
-)
 
 
 def unpack_recorded(folder):
@@ -222,13 +181,12 @@ def unpack_recorded(folder):
 def recorded(folder):
     """The quickstart, from what its training left: collected and reported, and nothing trained."""
     finished(snakemake(folder, unpack_recorded(folder)))
-    return results_of(folder, "recorded")
+    return numbers_of(folder, "recorded")
 
 
 MADE = {
-    "plans": plans,
+    "fingerprints": fingerprints,
     "preflights": preflights,
-    "commands": commands,
     "article": article,
     "formats": formats,
     "recorded": recorded,
