@@ -263,7 +263,8 @@ def _sentence(
     interval = "" if math.isnan(ratio.interval[0]) else f" (95% CI {span_text(ratio.interval)})"
     if not verdict:
         where = f" at {join_first(ratio.at, MOST_NAMES)}" if len(ratios) > 1 else ""
-        return f"{arm} vs {baseline}: {words}{scope}: {value} {ratio.unit}{where}{interval}."
+        unit = "" if len(ratios) == 1 and ratio.unit in words else f" {ratio.unit}"
+        return f"{arm} vs {baseline}: {words}{scope}: {value}{unit}{where}{interval}."
     baseline_s, arm_s = map(seconds_text, ratio.seconds)
     seconds = f"{arm_s} against {baseline_s} {'a step ' if ratio.unit == AT_EQUAL_WORK else ''}{ratio.unit}"
     if verdict in "+-":
