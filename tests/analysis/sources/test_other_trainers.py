@@ -11,7 +11,6 @@ from tests.analysis.imports_of import run_of
 from tests.analysis.sources.other_logs import (
     NEMO,
     NEMO_ASYNC,
-    OPENRLHF,
     SLIME,
     SLIME_ROLLOUT,
     nemo_block,
@@ -47,19 +46,6 @@ def divided(found, step, trainer, version, engine="vllm"):
     inside = {path: value for path, value in own.items() if path.startswith("step")}
     assert sum(inside.values()) == pytest.approx(parts.phases["step"])
     return own, parts.undeclared
-
-
-def test_nemo_rls_blocks_are_steps(tmp_path):
-    found = read(tmp_path, "Setup\n" + "".join(nemo_block(step) for step in (1, 2, 3)))
-    assert found.format == "nemo-rl-console" and list(found.read.records) == [1, 2, 3]
-    record = found.read.records[2]
-    assert record.scalars["timing_s/total_step_time"] == 35.7 and record.scalars["train/reward"] == 0.0
-    assert record.scalars["train/mean_gen_tokens_per_sample"] == 201.2197
-    assert record.rounding["timing_s/generation"] == pytest.approx(0.005)
-    own, undeclared = divided(found, 2, "nemo-rl", "0.5.0")
-    assert own["step/prepare_for_generation"] == pytest.approx(2.20 - 0.60)
-    assert own["step"] == pytest.approx(6.25) and not undeclared
-    assert not any("Throughputs" in name or "Total Tokens" in name for name in record.scalars)
 
 
 @pytest.mark.parametrize("print_step", [nemo_block, lambda step: slime_lines(step - 1)])
@@ -189,23 +175,12 @@ def test_a_step_of_skyrls_tracker_after_a_restart_is_told(tmp_path):
     assert [step for step, record in found.read.records.items() if record.resumed] == [3]
 
 
-def test_slimes_lines_of_one_rollout_are_a_step(tmp_path):
-    found = read(tmp_path, "".join(slime_lines(rollout) for rollout in (0, 1, 2)))
-    assert found.format == "slime-console" and list(found.read.records) == [1, 2, 3]
-    record = found.read.records[1]
-    assert record.scalars["timing_s/step"] == SLIME["perf/step_time"] and record.scalars["timing_s/rollout"] == 330.5
-    assert record.scalars["rollout/raw_reward"] == 0.375 and not record.rounding
-    own, undeclared = divided(found, 1, "slime", "0.3.1", "sglang")
-    assert own["step"] == pytest.approx(0.0) and own["step/train/actor_train"] == SLIME["perf/actor_train_time"]
-    assert own["step/train_wait"] == pytest.approx(347.60552525520325 - 330.5 - 10.48623, abs=1e-4) and not undeclared
-
-
 def test_the_step_behind_slimes_evaluation_is_no_ordinary_one(tmp_path):
     evaluation = "[2026-01-05 12:20:29] rollout.py:1100 - eval 0: {'eval/aime': 0.25}\n"
     (tmp_path / "a.log").write_text(slime_lines(0) + evaluation + slime_lines(1) + slime_lines(2))
     table, _, _ = imported(tmp_path, str(tmp_path / "a.log"), "slime", "0.3.1", "sglang")
     assert table[table["name"] == "step/train_wait/evaluation"]["step"].tolist() == [2]
-    rows = ROWS["slime"][3]
+    rows = SLIMES
     place = next(n for n, row in enumerate(rows) if row["rollout/step"] == 1)
     rows = [*rows[:place], {"eval/step": 0, "eval/aime": 0.25, "_step": 4}, *rows[place:]]
     table, _, _ = imported(tmp_path, in_wandb(tmp_path, rows), "slime", "0.3.1", "sglang")
@@ -218,49 +193,12 @@ def test_slimes_rollout_beside_the_training_is_asynchronous(tmp_path):
     assert tree == "slime 0.2 async" and {"mode-by-timers", "overlapping-phases"} <= codes
 
 
-ROWS = {
-    "nemo-rl": (
-        "0.6.0", "vllm", "nemo-rl 0.6",
-        [
-            {"_step": s, "train/loss": 0.1, "train/reward": 0.5, "timing/train/total_step_time": 35.7,
-             "timing/train/generation": 4.95,
-             "timing/train/policy_training": 10.97, "timing/train/policy_training/sharding_data": 0.25,
-             "timing/train/valid_tokens_per_sec_per_gpu": 1073.59}
-            for s in (1, 2, 3)
-        ],
-    ),
-    "openrlhf": (
-        "0.11.0", "vllm", "openrlhf 0.11",
-        [{f"train/{k}": v for k, v in OPENRLHF.items()} | {"train/global_step": s, "_step": 7 * s} for s in (1, 2, 3)],
-    ),
-    "skyrl": (
-        "0.3.0", "vllm", "skyrl 0.3",
-        [{"_step": s, "timing/step": 142.27, "timing/generate": 131.71, "trainer/global_step": s} for s in (1, 2, 3)],
-    ),
-    "slime": (
-        "0.2.0", "sglang", "slime 0.2",
-        [
-            row | {"rollout/step": s, "_step": 5 * s + n}
-            for s in (0, 1, 2) for n, row in enumerate(({"perf/rollout_time": 330.5}, SLIME_ROLLOUT, SLIME))
-        ],
-    ),
-    "prime-rl": (
-        "0.8.0", "vllm", "prime-rl 0.8",
-        [
-            row | {"step": s, "_step": 3 * s + n}
-            for s in (1, 2, 3)
-            for n, row in enumerate(({"perf/throughput": 900.0}, {"time/step": 20.5, "time/wait_for_batch": 8.25}))
-        ],
-    ),
-    "areal": (
-        "1.0.4", "sglang", "areal 1.0",
-        [{"_step": s, "_runtime": 100.0 + 20.5 * s, "timeperf/rollout": 3.25, "timeperf/save": 9.5} for s in range(3)],
-    ),
-    "roll": (
-        "0.3.0", "vllm", "roll 0.3",
-        [{"_step": s, "_runtime": 100.0 + 20.5 * s, "time/step_total": 19.0 * min(s, 1)} for s in range(3)],
-    ),
-}  # fmt: skip
+SKYRL = [{"_step": s, "timing/step": 142.27, "timing/generate": 131.71, "trainer/global_step": s} for s in (1, 2, 3)]
+SLIMES = [
+    row | {"rollout/step": s, "_step": 5 * s + n}
+    for s in (0, 1, 2)
+    for n, row in enumerate(({"perf/rollout_time": 330.5}, SLIME_ROLLOUT, SLIME))
+]
 
 
 def in_wandb(folder, rows):
@@ -271,20 +209,8 @@ def in_wandb(folder, rows):
     return "wandb:me/p/a"
 
 
-@pytest.mark.parametrize("trainer", ROWS)
-def test_the_rows_of_each_are_read_from_wandb(tmp_path, trainer):
-    version, engine, tree, rows = ROWS[trainer]
-    table, read_as, codes = imported(tmp_path, in_wandb(tmp_path, rows), trainer, version, engine)
-    steps = table[table["name"] == "step"].set_index("step")["value"]
-    wanted = {"nemo-rl": 35.7, "openrlhf": 54.0, "skyrl": 142.27, "slime": SLIME["perf/step_time"]}.get(trainer, 20.5)
-    assert read_as == tree and not codes & {"undeclared-phase", "children-exceed-parent", "duplicate-step"}
-    # Of clocks between rows, the first step has none.
-    assert steps.to_dict() == dict.fromkeys(range(1 if wanted != 20.5 or trainer == "prime-rl" else 2, 4), wanted)
-    assert ("overlapping-phases" in codes) == (trainer in ("areal", "roll", "prime-rl"))
-
-
 def test_rows_tell_their_trainer(tmp_path):
-    source = in_wandb(tmp_path, ROWS["skyrl"][3])
+    source = in_wandb(tmp_path, SKYRL)
     with pytest.raises(UserError, match=r"is a run of SkyRL \(by the names in its rows\), and arm a says"):
         imported(tmp_path, source, "openrlhf", "0.11.0")
 
