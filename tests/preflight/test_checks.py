@@ -207,14 +207,14 @@ def test_an_engines_option_that_changes_what_is_written_makes_the_terms_unequal(
 
 @pytest.mark.parametrize("variable", VARIABLES, ids=lambda variable: variable.name)
 def test_a_variable_of_one_arm_is_unequal_and_of_all_odd(variable):
-    value = next(value for value in ("1", "0", "INFO", "DEBUG") if variable.bad(value))
+    value = next(value for value in ("1", "0", "INFO", "DEBUG") if variable.costs(value))
     code = variable.name.lower().replace("_", "-")
     assert found(EQUAL, env={variable.name: value})[code].level == "odd"
     arms = {name: dict(arm) for name, arm in EQUAL["arms"].items()}
     arms["sglang"]["env"] = {variable.name: value}
     one = found(EQUAL, arms=arms)[code]
     assert (one.level, one.arms) == ("unequal", ("sglang",))
-    assert code not in found(EQUAL, env={variable.name: "warn"}) or variable.bad("warn")
+    assert code not in found(EQUAL, env={variable.name: "warn"}) or variable.costs("warn")
 
 
 def test_variables_of_the_shell_and_of_a_profile_are_seen(tmp_path):

@@ -54,12 +54,10 @@ _WORKING_FOLDER = re.compile(r"^(\$PWD|\$\{PWD\}|\$\(pwd\))/")
 
 
 def new(args: argparse.Namespace) -> None:
-    """Run `rolloutbench new`, from flags or a launch script."""
-    (new_experiment if args.from_ is None else new_from_script)(args)
-
-
-def new_from_script(args: argparse.Namespace) -> None:
-    """Write the experiment, its profile and its setup script; print what has no place in them."""
+    """Run `rolloutbench new`: write experiment, profile and setup of a launch script, and what they lack of it."""
+    if args.from_ is None:
+        new_experiment(args)
+        return
     script: Path = args.from_
     file: Path = args.file or Path(f"{script.stem}.yaml")
     name = name_of(file)
@@ -138,12 +136,11 @@ def _found_stacks(read: LaunchScript, args: argparse.Namespace) -> dict[str, Sta
     if read.launched.engine not in pairs:
         raise UserError(f"--engines must have {read.launched.engine}, the script's own engine (got {args.engines})")
     name = name_of(args.file or args.from_)
-    wanted, trainer = dict.fromkeys([read.launched.engine, *engines]), read.trainer.name
+    stacks = {}
     try:
-        return {
-            engine: record(f"{name}-{engine}", Path(pairs[engine]).expanduser(), trainer=trainer, engine=engine)
-            for engine in wanted
-        }
+        for one in (read.launched.engine, *engines):
+            stacks[one] = record(f"{name}-{one}", Path(pairs[one]).expanduser(), trainer=read.trainer.name, engine=one)
+        return stacks
     except UserError as error:
         raise UserError(str(error).replace("--python", "--stack-python")) from None
 
@@ -272,6 +269,10 @@ def _newest_commit(source: str, what: str) -> str | None:
 
 def _planned(raw: dict[str, Any], stacks: Mapping[str, Stack], read: LaunchScript) -> Plan:
     """The plan of the arms that can be planned; a `UserError` if the script's own cannot."""
+
+    def planned(some: Mapping[str, Any]) -> Plan:
+        return plan_runs(parse_config(some), stack_facts)
+
     here = [one for one in raw["workload"]["rewards"] if Path(one.get("source", "")).expanduser().exists()]
     checked = {**raw, "workload": {**raw["workload"], "rewards": here or [{"name": "accuracy"}]}}
     # Any commit will do for a plan.
@@ -279,23 +280,19 @@ def _planned(raw: dict[str, Any], stacks: Mapping[str, Stack], read: LaunchScrip
     for engine in stacks:
         if engine != raw["baseline"]:
             try:
-                _plan({**checked, "arms": {name: raw["arms"][name] for name in (raw["baseline"], engine)}})
+                planned({**checked, "arms": {name: raw["arms"][name] for name in (raw["baseline"], engine)}})
             except UserError as error:
                 why = f"no arm with this engine: {' '.join(str(error).split())}"
                 read.left.append(Left(0, engine, why))
                 checked["arms"] = {name: arm for name, arm in checked["arms"].items() if name != engine}
     try:
-        return _plan(checked)
+        return planned(checked)
     except UserError as error:
         unknown = [f"; {one.what}: {one.why}; {one.do}" for one in read.left if one.why.startswith("not set in")]
         raise UserError(
             f"{' '.join(str(error).split())}{''.join(unknown)} (nothing was written; `rolloutbench ab` runs a script "
             "as it is)"
         ) from None
-
-
-def _plan(raw: Mapping[str, Any]) -> Plan:
-    return plan_runs(parse_config(raw), stack_facts)
 
 
 def differences(read: LaunchScript, plan: Plan) -> list[Left]:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -19,70 +20,25 @@ THIS_SHELL = "this shell"
 _OFF = ("", "0", "false", "off", "no")
 
 
-def _on(value: str) -> bool:
-    return value.strip().lower() not in _OFF
-
-
-def _is(*wanted: str) -> Callable[[str], bool]:
-    return lambda value: value.strip().upper() in wanted
-
-
 @dataclass(frozen=True, slots=True)
 class Variable:
-    """A variable that costs time when `bad(value)` is true."""
+    """A row of variables.toml, which says what they mean."""
 
     name: str
-    bad: Callable[[str], bool]
+    when: str | list[str]
     cost: str
     source: str
     launches: bool = False
-    """Whether it slows kernel launches, which costs an engine without CUDA graphs the most."""
+
+    def costs(self, value: str) -> bool:
+        """Whether this value costs time."""
+        if self.when == "on":
+            return value.strip().lower() not in _OFF
+        return value.strip().upper() in self.when
 
 
-_TORCH = "https://docs.pytorch.org/docs/stable"
-_CUDA = "https://docs.nvidia.com/cuda/cuda-c-programming-guide/#cuda-environment-variables"
-_NCCL = "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html"
-_VLLM = "https://docs.vllm.ai/en/latest/configuration/env_vars.html"
-
-# A new one is a row here and a test.
-VARIABLES: tuple[Variable, ...] = (
-    Variable(
-        "CUDA_LAUNCH_BLOCKING",
-        _on,
-        "every kernel launch waits for its kernel: the CPU never runs ahead of the GPU. Decoding suffers most "
-        "(hundreds of small kernels per token), and an engine without CUDA graphs more than one with them",
-        _CUDA,
-        launches=True,
-    ),
-    Variable(
-        "CUDA_DEVICE_MAX_CONNECTIONS",
-        _is("1"),
-        "all streams share one hardware queue: copies and all-gathers of FSDP wait for kernels they could overlap",
-        _CUDA,
-    ),
-    Variable("NCCL_DEBUG", _is("INFO", "TRACE"), "NCCL writes lines about every communicator and call", _NCCL),
-    Variable("TORCH_NCCL_BLOCKING_WAIT", _on, "the CPU waits for every collective", _NCCL, launches=True),
-    Variable("NCCL_P2P_DISABLE", _on, "GPUs of a node communicate through host memory instead of NVLink", _NCCL),
-    Variable(
-        "TORCH_DISTRIBUTED_DEBUG",
-        _is("INFO", "DETAIL"),
-        "with DETAIL all ranks compare the shapes of every collective before it starts",
-        f"{_TORCH}/distributed.html#torch-distributed-debug",
-    ),
-    Variable(
-        "PYTORCH_NO_CUDA_MEMORY_CACHING",
-        _on,
-        "every tensor calls cudaMalloc and cudaFree, and both wait for the GPU",
-        f"{_TORCH}/notes/cuda.html",
-        launches=True,
-    ),
-    *(
-        Variable(name, _on, "torch.compile does nothing: kernels are not fused", f"{_TORCH}/torch.compiler.html")
-        for name in ("TORCH_COMPILE_DISABLE", "TORCHDYNAMO_DISABLE")
-    ),
-    Variable("VLLM_TRACE_FUNCTION", _on, "vLLM writes a line for every Python call", _VLLM),
-    Variable("VLLM_LOGGING_LEVEL", _is("DEBUG"), "vLLM writes lines in every step of its scheduler", _VLLM),
-    Variable("VLLM_USE_V1", _is("0"), "vLLM 0.8.5 falls back to its old engine", _VLLM),
+VARIABLES = tuple(
+    Variable(**row) for row in tomllib.loads(Path(__file__).with_suffix(".toml").read_text("utf-8"))["variable"]
 )
 
 
@@ -90,7 +46,7 @@ def environment_findings(cases: Sequence[Case], launch: LaunchContext) -> Iterat
     """Debugging variables: unequal if set in some arms or if they cost some arms more; else odd."""
     for variable in VARIABLES:
         values = {case: seen for case in cases if case.on_gpu and (seen := _seen(case, variable.name, launch))}
-        affected = {case: seen for case, seen in values.items() if variable.bad(seen[0])}
+        affected = {case: seen for case, seen in values.items() if variable.costs(seen[0])}
         if not affected:
             continue
         value, setter = next(iter(affected.values()))
