@@ -46,8 +46,7 @@ def own_tree(trainer: str, version: str, engine: str, tables: Sequence[Mapping[s
         raise UserError(
             f"{file} has {len(phases):,} phases; at most {MOST_PHASES} are allowed. The column phase has timer names"
         )
-    for name, phase in phases.items():
-        _require_path_to_root(name, phase, phases)
+    paths = {name: _path(name, phases) for name in phases}
     roots = [(name, phase) for name, phase in phases.items() if not phase.parent]
     if not roots:
         raise UserError(f"{file or 'the table'}: no phase of it is the whole step. {_HOW}")
@@ -57,7 +56,6 @@ def own_tree(trainer: str, version: str, engine: str, tables: Sequence[Mapping[s
             f"two phases have no parent: {one} on {first.place} and {other} on {second.place}. One is the whole step; "
             f"give the other its parent, or - if it is outside the step"
         )
-    paths = {name: _path(name, phases) for name in phases}
     names: dict[str, str] = {}
     for name, path in paths.items():
         if (other := names.setdefault(path, name)) != name:
@@ -75,32 +73,27 @@ def own_tree(trainer: str, version: str, engine: str, tables: Sequence[Mapping[s
     return TimerTree(trainer, version, (engine,), tuple(made), f"the column parent of {file}", MODE)
 
 
-def _require_path_to_root(name: str, phase: TablePhase, phases: Mapping[str, TablePhase]) -> None:
-    """`UserError` if a phase's chain of parents does not end at the whole step."""
-    seen, at = [name], phase
-    while at.parent:
-        if at.parent not in phases:
-            raise UserError(
-                f"{at.file}:{at.line}: phase {seen[-1]} has the parent {at.parent}, and no row has that phase in the "
-                f"step{did_you_mean(at.parent, [p for p in phases if p != seen[-1]])}. {_HOW}"
-            )
-        if at.parent in seen:
-            ring = [*seen[seen.index(at.parent) :], at.parent]
-            start = phases[ring[0]]
-            raise UserError(
-                f"{start.file}:{start.line}: phase {ring[0]} lies in itself: {', in '.join(ring)}. Correct one of "
-                "these parents"
-            )
-        if len(seen) > MOST_DEEP:
-            raise UserError(f"{phase.file}:{phase.line}: phase {name} lies deeper than {MOST_DEEP} phases in the step")
-        seen.append(at.parent)
-        at = phases[at.parent]
-
-
 def _path(name: str, phases: Mapping[str, TablePhase]) -> str:
-    parent = phases[name].parent
+    """The path of a phase; `UserError` if its chain of parents does not end at the whole step."""
+    chain = [name]
+    while parent := (at := phases[chain[-1]]).parent:
+        if parent not in phases:
+            raise UserError(
+                f"{at.file}:{at.line}: phase {chain[-1]} has the parent {parent}, and no row has that phase in the "
+                f"step{did_you_mean(parent, [p for p in phases if p != chain[-1]])}. {_HOW}"
+            )
+        if parent in chain:
+            ring, start = [*chain[chain.index(parent) :], parent], phases[parent]
+            raise UserError(
+                f"{start.file}:{start.line}: phase {parent} lies in itself: {', in '.join(ring)}. Correct one of these "
+                "parents"
+            )
+        if len(chain) > MOST_DEEP:
+            of = phases[name]
+            raise UserError(f"{of.file}:{of.line}: phase {name} lies deeper than {MOST_DEEP} phases in the step")
+        chain.append(parent)
     # A slash separates the segments of a path.
-    return f"{_path(parent, phases)}/{name.replace('/', '.')}" if parent else ROOT
+    return "/".join([ROOT, *(one.replace("/", ".") for one in reversed(chain[:-1]))])
 
 
 def require_name(name: str, where: str) -> None:
