@@ -8,9 +8,11 @@ import sys
 import pytest
 import yaml
 
+from common.files import read_json
 from workflow.runs.locks import lock_experiment
 
 from .importing import ROOT, run_snakemake
+from .quick_site import QuickSite
 
 LOGS = ROOT / "tests" / "goldens" / "data" / "formats"
 
@@ -64,6 +66,20 @@ def test_a_second_start_is_refused_whatever_it_leaves_out(two_logs, monkeypatch,
     assert second.returncode == 1 and "error: another snakemake works on results/logs" in second.stderr, second.stderr
     assert planned.returncode == 0, planned.stderr
     assert not (folder / "results" / "logs" / "plan.json").exists()
+
+
+def test_after_a_touch_under_another_configuration_the_next_start_trains(tmp_path):
+    """Snakemake records the new parameters beside the old run; the run's own files say what it trained."""
+    site = QuickSite(tmp_path, stacks=("trl-transformers-cpu", "trl-vllm-cpu"))
+    assert site.snakemake().returncode == 0
+    before = site.trained()
+    site.config["workload"]["steps"] = 5
+    site.snakemake("--touch")
+    again = site.snakemake()
+    assert again.returncode == 0, again.stderr
+    assert site.trained() == 2 * before
+    done = read_json(site.results / "runs" / "vllm-s0" / "done.json")
+    assert done["attempt"] == 2 and (site.results / "report.html").is_file()
 
 
 def test_a_run_that_is_not_in_the_plan_is_no_target():

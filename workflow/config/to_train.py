@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from common.files import write_json
 from common.verdicts import FIRST_LOOK, looks_so_far, resolving_look
 from workflow.config.finished_before import left_to_make
 from workflow.config.plan import Plan
@@ -79,6 +80,19 @@ def clear(plan: Plan) -> None:
         for old in file.parent.glob(f"{glob.escape(run_id)}-{'[0-9a-f]' * 12}"):
             if old != file:
                 old.unlink(missing_ok=True)
+
+
+def withdraw_old(plan: Plan) -> None:
+    """Remove the clearances of runs whose done.json is of another configuration; made again, they train it.
+
+    After `snakemake --touch` they are there, and all dates and parameters fit; plan.json is then an earlier one, too.
+    """
+    file = Path(plan.folder) / "plan.json"
+    if file.exists() and read_object(file).get("fingerprint") != plan.fingerprint:
+        write_json(file, plan.as_json())
+    for run_id in plan.runs:
+        if RunPaths(Path(plan.folder) / "runs" / run_id).done.exists() and not is_trained(plan, run_id):
+            Path(clearance(plan, run_id)).unlink(missing_ok=True)
 
 
 def needed_before(plan: Plan, run_id: str, settings_ids: Mapping[str, str]) -> list[str]:

@@ -18,22 +18,22 @@ class Start:
     """An input function that lists no file: when jobs are to run, it takes the lock of the results folder.
 
     A dry run, `--summary` and their likes take none. Snakemake calls `onstart` of the main Snakefile alone, and not
-    with --no-hooks. `check` comes after the lock; it is for a module, which has no `onstart`.
+    with --no-hooks. `checks` come after the lock, before Snakemake looks at files.
     """
 
-    def __init__(self, workflow: Any, results: str, check: Callable[[], None] | None = None) -> None:
+    def __init__(self, workflow: Any, results: str, *checks: Callable[[], None]) -> None:
         self._workflow = workflow
         self._results = results
-        self._check = check
+        self._checks = checks
 
     def __call__(self, wildcards: Any) -> list[str]:
         workflow = self._workflow
         runs_jobs = workflow.is_main_process and workflow.execution_settings is not None and not workflow.dryrun
         if runs_jobs and self._results not in _held:
             _held[self._results] = lock_experiment(self._results)
-            if self._check is not None:
-                with exit_on_user_error():
-                    self._check()
+            with exit_on_user_error():
+                for check in self._checks:
+                    check()
         return []
 
 
