@@ -17,6 +17,7 @@ from xdist.scheduler import LoadScopeScheduling
 
 from workflow import stacks
 
+from . import planted
 from .attempts import job_environment, made_inputs  # noqa: F401 (the latter a fixture)
 from .trainers.verl.environments import build as build_verl
 from .warm import WarmPython
@@ -35,6 +36,7 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 # Processes of tests share the machine's cores, and a thread that spins while it waits takes them from the others'.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+os.environ.update(planted.ENVIRONMENT)
 # Tests of several processes train at the same time; those of one process wait for each other, as a user's do.
 _LOCKS = tempfile.TemporaryDirectory(prefix="rbl")
 os.environ["ROLLOUTBENCH_LOCKS_DIR"] = _LOCKS.name
@@ -123,6 +125,56 @@ def pytest_terminal_summary(terminalreporter, config):
 def pytest_runtestloop():
     gc.freeze()
     gc.enable()
+
+
+_PRINTED: list[str] = []
+
+
+def _searched(communicate):
+    @functools.wraps(communicate)
+    def searched(*args, **options):
+        streams = communicate(*args, **options)
+        _PRINTED.extend(filter(None, (planted.in_text(stream) for stream in streams if stream)))
+        return streams
+
+    return searched
+
+
+# What a program that a test starts prints is searched; of a test's own process, what the test reads of it.
+subprocess.Popen.communicate = _searched(subprocess.Popen.communicate)
+
+
+@pytest.fixture
+def capsys(capsys):
+    capsys.readouterr = _searched(capsys.readouterr)
+    return capsys
+
+
+@pytest.fixture
+def capfd(capfd):
+    capfd.readouterr = _searched(capfd.readouterr)
+    return capfd
+
+
+@pytest.fixture(autouse=True)
+def no_planted_secret_is_told(request):
+    """Nothing that a test prints, or writes for others, has one of the planted secrets (tests/planted.py)."""
+    folder = request.getfixturevalue("tmp_path") if "tmp_path" in request.fixturenames else None
+    _PRINTED.clear()
+    yield
+    assert not _PRINTED, f"a secret is printed: {_PRINTED[0]}"
+    for path, around in planted.in_files(folder) if folder else ():
+        pytest.fail(f"a secret is in {path}, which others may read: {around}")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def no_planted_secret_is_left(tmp_path_factory):
+    """Nor what tests of a module write to folders that they share."""
+    before = set(tmp_path_factory.getbasetemp().iterdir())
+    yield
+    for folder in set(tmp_path_factory.getbasetemp().iterdir()) - before:
+        for path, around in planted.in_files(folder) if not folder.name.startswith("test_") else ():
+            pytest.fail(f"a secret is in {path}, which others may read: {around}")
 
 
 @pytest.fixture(scope="session")

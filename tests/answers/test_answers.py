@@ -16,6 +16,7 @@ import pandas as pd
 import pytest
 import yaml
 
+from tests.planted import in_text
 from trainers.registry import trainers
 from workflow.cli import main
 
@@ -93,6 +94,7 @@ def ask(case, words, folder):
     out, beside = io.StringIO(), io.StringIO()
     with contextlib.chdir(folder), contextlib.redirect_stdout(out), contextlib.redirect_stderr(beside):
         code = main(["compare", *words, "--json"])
+    assert not in_text(out.getvalue() + beside.getvalue()), "a planted secret is printed"
     said = " ".join(beside.getvalue().split())
     if code:
         return Answer("refused", text=said)

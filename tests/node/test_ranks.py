@@ -23,7 +23,8 @@ folder, rank = Path(sys.argv[-1]), int(os.environ["RANK"])
 def stopped(number, frame):
     os._exit(75)  # at once: a second signal would meet an interpreter that ends
 signal.signal(signal.SIGTERM, stopped)
-(folder / f"up-{rank}").write_text(json.dumps(dict(os.environ)))
+names = "RANK LOCAL_RANK GROUP_RANK WORLD_SIZE LOCAL_WORLD_SIZE MASTER_ADDR MASTER_PORT GLOO_SOCKET_IFNAME".split()
+(folder / f"up-{rank}").write_text(json.dumps({name: os.environ.get(name) for name in names}))
 while len(list(folder.glob("up-*"))) < 2:
     time.sleep(0.01)
 """

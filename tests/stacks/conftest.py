@@ -22,6 +22,7 @@ from workflow.stacks.definition import ENVS
 from workflow.stacks.uv import find_uv
 
 from .. import patience
+from ..planted import INDEX_USER
 
 PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
 
@@ -118,7 +119,7 @@ def index(tmp_path):
     server.daemon_threads = True
     thread = threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True)
     thread.start()
-    yield Index(folder, f"http://127.0.0.1:{server.server_address[1]}/simple", gate, asked)
+    yield Index(folder, f"http://{INDEX_USER}127.0.0.1:{server.server_address[1]}/simple", gate, asked)
     gate.set()
     server.shutdown()
     server.server_close()

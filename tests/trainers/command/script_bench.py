@@ -10,6 +10,7 @@ import psutil
 
 from tests.analysis.sources.other_logs import nemo_block, openrlhf_line, slime_lines
 from tests.job.run_bench import ROOT, RunBench
+from tests.planted import INPUT, SCRIPT_LINE
 from workflow.config.plan import load_plan
 
 FORMATS = ROOT / "tests" / "goldens" / "data" / "formats"
@@ -50,7 +51,9 @@ class ScriptBench(RunBench):
         for name in ("python", "python3"):
             program(folder / "bin" / name)
         (folder / "console").write_text(console or CONSOLES["verl"]())
-        self.script = program(folder / "project" / "run.sh", script)
+        first, _, rest = script.partition("\n")
+        planted = f"{first}\n# {INPUT}\n{SCRIPT_LINE}{rest}"
+        self.script = program(folder / "project" / "run.sh", planted)
         self.spec = self.plan(**options).runs["a-s0"].spec
 
     def plan(self, **options):
