@@ -18,6 +18,7 @@ from analysis.ratio import RunNumbers, interval
 from analysis.verdict.arm_verdict import NO_SPAN, Span, ratio_text
 from analysis.wide import REWARD
 from analysis.windows import steps_per_row
+from common.verdicts import count_of
 
 TRAINED = "trained_tokens"
 COLUMNS = [
@@ -56,6 +57,8 @@ class PerGpu:
     """What both reach; NaN where not all runs rise to one."""
     hours: Rate | None
     """GPU-hours to it, from a run's first step on, with checkpoints and the time between steps."""
+    untimed: tuple[int, int] = (0, 0)
+    """Steps before it whose time is not known, of a run of the baseline and of the arm: its hours are unknown."""
 
 
 def per_gpu_of(wide: pd.DataFrame, one: Compared, gpus: Mapping[str, int | None]) -> PerGpu | None:
@@ -65,9 +68,10 @@ def per_gpu_of(wide: pd.DataFrame, one: Compared, gpus: Mapping[str, int | None]
     if one.is_empty or not all(number for of in counts for number in of):
         return None
     tokens = _tokens(wide, one, gpus)
-    reward, hours = _to_reward(wide, runs, gpus)
+    reward, hours, untimed = _to_reward(wide, runs, gpus)
     shown = tuple(" or ".join(map(str, of)) for of in counts)
-    return PerGpu((shown[0], shown[1]), tokens, reward, hours) if tokens or hours else None
+    found = PerGpu((shown[0], shown[1]), tokens, reward, hours, untimed)
+    return found if tokens or hours or any(untimed) else None
 
 
 def _rate(baseline: Sequence[float], arm: Sequence[float]) -> Rate:
@@ -93,26 +97,46 @@ def _tokens(wide: pd.DataFrame, one: Compared, gpus: Mapping[str, int | None]) -
 
 def _to_reward(
     wide: pd.DataFrame, runs: Sequence[Sequence[str]], gpus: Mapping[str, int | None]
-) -> tuple[float, Rate | None]:
-    """A reward that all runs rise to, and the GPU-hours to it; NaN and None where they do not."""
+) -> tuple[float, Rate | None, tuple[int, int]]:
+    """A reward that all runs rise to, the GPU-hours to it, and each arm's steps without a time before it.
+
+    NaN and None where they do not rise; None where a step has no time.
+    """
+    nowhere = math.nan, None, (0, 0)
     if REWARD not in wide:
-        return math.nan, None
+        return nowhere
     curves, noise = {}, []
     for run in (run for of in runs for run in of):
         rows = wide[wide["run_id"] == run].sort_values("step")
         known = rows[REWARD].astype(float)
         if known.notna().sum() < LEAST_ROWS:
-            return math.nan, None
+            return nowhere
         hours = (paid_s(rows) * steps_per_row(rows)).cumsum() * float(gpus[run] or 0) / HOUR_S
-        curves[run] = (hours, known.rolling(WINDOW, min_periods=WINDOW).mean())
+        curves[run] = (
+            pd.DataFrame({"hours": hours, "untimed": _untimed(rows)}),
+            known.rolling(WINDOW, min_periods=WINDOW).mean(),
+        )
         noise.append(float(known.diff().std()) / math.sqrt(2 * WINDOW))
     start = max(float(smooth.dropna().iloc[0]) for _, smooth in curves.values())
     top = min(float(smooth.max()) for _, smooth in curves.values())
     if not top - start > RISES_BY * max(noise):
-        return math.nan, None
+        return nowhere
     reward = start + OF_THE_RISE * (top - start)
-    spent = [[float(curves[run][0][curves[run][1] >= reward].iloc[0]) for run in of] for of in runs]
-    return reward, _rate(*spent) if min(map(min, spent)) > 0 else None
+    there = [pd.DataFrame([curves[run][0][curves[run][1] >= reward].iloc[0] for run in of]) for of in runs]
+    baseline, arm = (int(of["untimed"].max()) for of in there)
+    spent = [of["hours"].tolist() for of in there]
+    known = not baseline and not arm and min(map(min, spent)) > 0
+    return reward, _rate(*spent) if known else None, (baseline, arm)
+
+
+def _untimed(rows: pd.DataFrame) -> pd.Series:
+    """How many steps up to each row of a run, in order, are in no row, or in one whose time is not known."""
+    steps, counter = steps_per_row(rows), rows["step"].astype(float)
+    # A counter of responses goes further than by 1 for a step.
+    gap = float((counter.diff() / steps).min())
+    lacking = ((counter - counter.shift(fill_value=0.0)) / gap - steps).clip(lower=0.0)
+    found: pd.Series = lacking.add(steps.where(paid_s(rows) == 0.0, 0.0)).cumsum().round()
+    return found
 
 
 def per_gpu_table(found: Mapping[tuple[str, str], PerGpu]) -> pd.DataFrame:
@@ -146,6 +170,14 @@ def per_gpu_lines(arms: tuple[str, str], one: PerGpu | None) -> tuple[str, ...]:
     if one.hours is not None:
         texts = "{first} takes {times} times {second}'s GPU-hours", "The GPU-hours"
         found.append(_line(texts, (baseline, arm), one.hours, f"to a reward of {one.reward:.3g}, which all runs reach"))
+    lacking = [(name, count) for name, count in zip(arms, one.untimed, strict=True) if count]
+    if lacking:
+        steps = " and ".join(
+            f"{count_of(count, 'step')} before it {'is' if count == 1 else 'are'} in no log of {name}, or "
+            f"{'has' if count == 1 else 'have'} no time there"
+            for name, count in lacking
+        )
+        found.append(f"The GPU-hours to a reward of {one.reward:.3g} are not known: {steps}.")
     return tuple(found)
 
 

@@ -129,6 +129,24 @@ def test_gpu_hours_to_a_reward_that_all_runs_reach(tmp_path):
     assert line.startswith("b takes ") and "which all runs reach" in line
 
 
+@pytest.mark.parametrize(
+    "changed",
+    [
+        lambda line: "" if "step:20 " in line else line,
+        lambda line: re.sub(r"timing_s/step:[\d.]+", "timing_s/step:nan", line) if "step:20 " in line else line,
+    ],
+    ids=["no row", "no time"],
+)
+def test_hours_to_a_reward_are_unknown_where_a_step_has_no_time(tmp_path, changed):
+    rise = np.linspace(0.2, 0.8, 30)
+    first, second = (fully_async(rows_of("blocks", seed), (8, 4), rise) for seed in range(2))
+    lacking = "\n".join(map(changed, second.splitlines())) + "\n"
+    verdict, tables = report(tmp_path, {"a": [first], "b": [lacking]})
+    (line,) = [one for one in verdict["per_gpu"] if "GPU-hours" in one]
+    assert line.endswith("are not known: 1 step before it is in no log of b, or has no time there.")
+    assert np.isnan(pd.read_parquet(tables / "per_gpu.parquet")["arm_hours"][0])
+
+
 def test_rewards_that_do_not_rise_have_no_hours(tmp_path):
     logs = {"a": [fully_async(rows_of("blocks"), (8, 4))], "b": [fully_async(rows_of("blocks", 1), (8, 8))]}
     verdict, _ = report(tmp_path, logs)
