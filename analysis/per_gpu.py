@@ -125,8 +125,8 @@ def _to_reward(
     there = [pd.DataFrame([curves[run][0][curves[run][1] >= reward].iloc[0] for run in of]) for of in runs]
     baseline, arm = (int(of["untimed"].max()) for of in there)
     spent = [of["hours"].tolist() for of in there]
-    known = not baseline and not arm and min(map(min, spent)) > 0
-    return reward, _rate(*spent) if known else None, (baseline, arm)
+    is_known = not baseline and not arm and min(map(min, spent)) > 0
+    return reward, _rate(*spent) if is_known else None, (baseline, arm)
 
 
 def _untimed(rows: pd.DataFrame) -> pd.Series:
