@@ -165,6 +165,9 @@ def argv_of(run_id, folder):
     program.write_text(SHOW)
     program.chmod(0o755)
     env = {"PATH": f"{program.parent}:/usr/bin:/bin", "USER": "me", "LATER": "on-the-node", "ROLLOUTBENCH_SCRIPT": "s"}
+    for name in ("trl", "swift"):
+        (program.parent / name).unlink(missing_ok=True)
+        (program.parent / name).symlink_to("python3")
     (copy,) = run.glob("script-*")
     command = ["bash", str(copy), *spec["trainer_args"]["arguments"]]
     return subprocess.run(command, capture_output=True, text=True, check=True, env=env).stdout[1:-1].split("><")
@@ -182,10 +185,57 @@ def test_a_flag_whose_value_is_a_variable_is_replaced_with_it(ab, tmp_path):
     ]
 
 
+@pytest.mark.parametrize(
+    ("script", "flags", "trained", "told"),
+    [
+        (
+            "python3 -m verl.trainer.main_ppo e=vllm",
+            (),
+            "trainer.default_local_dir=checkpoints/run-ab/sglang-s1 trainer.resume_mode=disable",
+            "trainer.default_local_dir is not in the script: it is appended",
+        ),
+        (
+            "python3 -m verl.trainer.main_ppo e=vllm trainer.default_local_dir=/s/$USER",
+            ("--resume", "script"),
+            "trainer.default_local_dir=/s/me/sglang-s1",
+            "line 1 | python3 -m verl.trainer.main_ppo e=vllm trainer.default_local_dir=/s/$USER",
+        ),
+        (
+            "python3 -m verl.trainer.main_ppo e=vllm trainer.resume_mode=auto",
+            ("--set", "trainer.default_local_dir=mine/{run}"),
+            "trainer.resume_mode=disable trainer.default_local_dir=mine/sglang-s1",
+            "trainer.resume_mode is replaced in line 1",
+        ),
+        (
+            "python3 -m verl.trainer.main_ppo e=vllm trainer.resume_mode=resume_path",
+            (),
+            "trainer.resume_mode=resume_path trainer.default_local_dir=checkpoints/run-ab/sglang-s1",
+            "",
+        ),
+        ("trl grpo --e vllm --output_dir=out", (), "--output_dir=out/sglang-s1", "output_dir keeps its value"),
+        ("trl grpo --e vllm", (), "--output_dir=checkpoints/run-ab/sglang-s1", "--output_dir is not in the script"),
+        ("swift rlhf --e vllm --output_dir out", (), "--output_dir out/sglang-s1", "output_dir keeps its value"),
+        ("swift rlhf --e vllm", (), "--e sglang", ""),
+    ],
+)
+def test_no_run_of_a_known_trainer_finds_the_checkpoints_of_another(ab, tmp_path, script, flags, trained, told):
+    code, said = ab("--vary", "e=vllm,sglang", *flags, script=f"{script}\n")
+    assert code == 0 and told in " ".join(said.split()), said
+    assert "another's checkpoint" not in said
+    assert " ".join(argv_of("sglang-s1", tmp_path)).endswith(trained)
+
+
+def test_that_runs_share_their_checkpoints_is_a_doubt_where_it_cannot_be_mended(ab):
+    _, said = ab("--vary", "engine=vllm,sglang", script="python3 train.py --engine vllm\n", name="a.sh")
+    assert "names no folder of checkpoints. If runs share one, a run may resume from another's checkpoint" in said
+    _, said = ab("--vary", "rollout.name=vllm,sglang", "--set", "trainer.default_local_dir=one", name="c.sh")
+    assert "trainer.default_local_dir=one is one folder for all runs" in said, said
+
+
 def test_the_remedy_for_a_shared_folder_works_as_it_is_printed(ab, tmp_path):
     script = (
         "#!/bin/bash\nset -euo pipefail\n"
-        "python3 -m verl.trainer.main_ppo e=vllm trainer.default_local_dir=/scratch/$USER/x-$(echo '$5')/y\n"
+        "python3 -m mine.main_ppo e=vllm trainer.default_local_dir=/scratch/$USER/x-$(echo '$5')/y\n"
     )
     _, said = ab("--vary", "e=vllm,sglang", script=script)
     remedy = re.search(r"--set '([^']*)' gives each its own", said)[1]
@@ -306,8 +356,10 @@ def test_one_command_leads_from_a_script_to_a_verdict(tmp_path):
     (arm,) = json.loads((results / "verdict.json").read_text())["arms"]
     assert (arm["arm"], arm["baseline"], arm["steps"]) == ("sglang", "vllm", [5, 5])
     calls = [line.partition(" ")[2] for line in (tmp_path / "calls").read_text().splitlines()]
-    assert calls == [
-        f"-m verl.trainer.main_ppo algorithm.adv_estimator=grpo rollout.name={engine}" for engine in ("vllm", "sglang")
+    words = ["-m", "verl.trainer.main_ppo", "algorithm.adv_estimator=grpo", "trainer.resume_mode=disable"]
+    assert [sorted(one.split()) for one in calls] == [
+        sorted([*words, f"rollout.name={engine}", f"trainer.default_local_dir=checkpoints/run-ab/{engine}-s0"])
+        for engine in ("vllm", "sglang")
     ]
     assert "are not hashed" in (results / "report.html").read_text()
     published = [file for file in results.rglob("*") if file.suffix in (".html", ".json", ".md", ".csv", ".parquet")]

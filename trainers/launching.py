@@ -65,6 +65,21 @@ class Launched:
     left: list[Left] = field(default_factory=list)
 
 
+class Checkpoints(NamedTuple):
+    """How a trainer's own command says where its checkpoints are, so that runs of one script do not share them."""
+
+    folder: str
+    """The option that names their folder."""
+    is_shared: bool
+    """Whether runs whose command does not name it have the same folder."""
+    resume: str = ""
+    """The option by which a run resumes from what it finds there, if the trainer does so unasked."""
+    never: str = ""
+    """Its value for a run that begins anew."""
+    unasked: str = ""
+    """Its value by default."""
+
+
 @dataclass(frozen=True)
 class Launch:
     """How people start a trainer themselves."""
@@ -75,6 +90,7 @@ class Launch:
     """The experiment; a `UserError` for a command that trains no GRPO."""
     settings: Callable[[Sequence[Argument], Surroundings, str], Mapping[str, Any]]
     """The settings of the command's arguments under a release, as the trainer has them: to compare with a run's."""
+    checkpoints: Checkpoints
     not_compared: Callable[[str], bool] = lambda key: False
     """Whether a setting is a name or a place, which each run's own job sets, or only the workload has it otherwise."""
 

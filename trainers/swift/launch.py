@@ -19,7 +19,7 @@ from trainers.hf_launch import (
     rewards,
     server_settings,
 )
-from trainers.launching import Argument, Launch, Launched, Left, Surroundings, as_count
+from trainers.launching import Argument, Checkpoints, Launch, Launched, Left, Surroundings, as_count
 
 _SERVER = "rollout"
 _TABLE = table_in(Path(__file__).parent)["launch"]
@@ -134,5 +134,7 @@ LAUNCH = Launch(
     arguments=arguments,
     read=launch,
     settings=settings,
+    # By default each start has a folder with its time in its name.
+    checkpoints=Checkpoints("--output_dir", False),
     not_compared=lambda name: compared_by_words(name) or name in _OF_REWARDS,
 )

@@ -18,7 +18,7 @@ from trainers.hf_launch import (
     rewards,
     server_settings,
 )
-from trainers.launching import Argument, Launch, Launched, Left, Surroundings
+from trainers.launching import Argument, Checkpoints, Launch, Launched, Left, Surroundings
 
 _SERVER = "vllm-serve"
 _TABLE = table_in(Path(__file__).parent)["launch"]
@@ -99,5 +99,6 @@ LAUNCH = Launch(
     arguments=arguments,
     read=launch,
     settings=settings,
+    checkpoints=Checkpoints("--output_dir", True),
     not_compared=lambda name: compared_by_words(name) or name in _TABLE["loading"],
 )

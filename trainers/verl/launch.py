@@ -9,7 +9,7 @@ from typing import Any
 from common.errors import UserError
 from node.dataset import BUILTIN_DATA
 from node.tiny import BUILTIN_MODELS
-from trainers.launching import Argument, Launch, Launched, Left, Surroundings, as_count, words_of
+from trainers.launching import Argument, Checkpoints, Launch, Launched, Left, Surroundings, as_count, words_of
 from trainers.verl.driver.overrides import ACTOR, BOOKKEEPING, MODEL, ROLLOUT, listed_part
 from trainers.verl.given import KEYS, TABLE, parsed, value_of
 from trainers.verl.releases import Release, releases
@@ -205,6 +205,7 @@ LAUNCH = Launch(
     arguments=arguments,
     read=launch,
     settings=settings,
+    checkpoints=Checkpoints("trainer.default_local_dir", True, "trainer.resume_mode", "disable", "auto"),
     not_compared=lambda key: (
         key in _TABLE["places"] or key.startswith(_REWARD_SECTIONS) or listed_part(key, BOOKKEEPING) is not None
     ),

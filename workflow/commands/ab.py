@@ -24,6 +24,7 @@ from trainers.command.driver import edited, environment_of
 from trainers.launching import Left
 from trainers.section import NAME_PATTERN, given_names
 from workflow.commands.new import given_flags, name_of
+from workflow.commands.own_checkpoints import own_checkpoints, shared_checkpoints
 from workflow.commands.rewriting import kept_plan, line_changes, write_unless_edited
 from workflow.commands.site_profile import profile_of, unrequested
 from workflow.commands.start_runs import run_line, start
@@ -39,9 +40,6 @@ MARK = "# Written by rolloutbench ab"
 _VARY = "--vary "
 _ACTIVATES = re.compile(
     r"(conda|mamba|micromamba|pyenv) (activate|shell)\b|(source|\.) \S*activate\b|module load \S*(python|conda)"
-)
-_KEPT_FILES = re.compile(
-    r"[+-]*([\w.]*\.)?(default_local_dir|output_dir|save_path|ckpt_path|checkpoint_dir|save_dir|save)"
 )
 _FILE = re.compile(r"(?!/|~|-)[\w./-]+\.(py|sh|ya?ml|jsonl?|parquet)")
 # Of #SBATCH lines: without an effect on a run.
@@ -66,14 +64,14 @@ def ab(args: argparse.Namespace) -> None:
         raise UserError(f"--seeds must be 1 or more (got {args.seeds})")
     script = read_script(text, args.arguments)
     _require_one_job(args.script, script)
-    arms = _arms(args, text)
+    file: Path = args.save or Path(f"{args.script.stem}-ab.yaml")
+    arms = _arms(args, text, name_of(file), training_command(script))
     options = options_of_script(text)
     request, left = keys_of(options)
     has_slurm = shutil.which("sbatch") is not None
     on_slurm = bool(args.partition or (has_slurm and request.get("slurm_partition")))
     if args.image and not on_slurm:
         raise UserError("--image is for srun --container-image (pyxis); it needs Slurm: give --partition")
-    file: Path = args.save or Path(f"{args.script.stem}-ab.yaml")
     shared = {"script": str(args.script), "arguments": args.arguments, **_shared(args, script)}
     if on_slurm:
         shared |= _places(args, request, {name: value for _, name, value in options})
@@ -149,7 +147,7 @@ def _lines_of_copies(arms: Mapping[str, AbArm], text: str) -> Iterator[str]:
                 yield f"  {'' if number else whose:>{width}} | {one}"
 
 
-def _arms(args: argparse.Namespace, text: str) -> dict[str, AbArm]:
+def _arms(args: argparse.Namespace, text: str, experiment: str, command: ShellCommand | None) -> dict[str, AbArm]:
     """The arms by name, with their changes of the script; `UserError` where values are missing or do not fit."""
     columns: dict[str, list[str]] = {}
     for given in args.vary or ():
@@ -171,6 +169,7 @@ def _arms(args: argparse.Namespace, text: str) -> dict[str, AbArm]:
     for name, row in zip(_names(args.names, rows), rows, strict=True):
         words = [f"{flag.removeprefix(_VARY)}={value}" for flag, value in row.items() if flag.startswith(_VARY)]
         words += args.set or []
+        words += own_checkpoints(text, command, words, args.arguments, experiment, anew=args.resume == "restart")
         engine = next(filter(None, map(engine_of_name, row.values())), UNKNOWN)
         options = _environment(row["--python"]) if "--python" in row else {}
         options |= {"image": row["--image"]} if "--image" in row else {}
@@ -327,17 +326,7 @@ def _doubts_of_training(
     yield from _not_there(args, command, script)
     if not args.read and (files := _redirected(command)):
         yield f"{where}: its output goes to {files[0]}, which is read instead of the console"
-    for word in command.words:
-        name, equals, _ = word.text.partition("=")
-        plain = name.lstrip("+-")
-        if not _KEPT_FILES.fullmatch(name) or not (equals or name.startswith("-")):
-            continue
-        values = [value for own, _, value in (one.partition("=") for one in words) if own.lstrip("+-") == plain]
-        if not any("{run}" in value or ("{arm}" in value and "{seed}" in value) for value in values):
-            yield (
-                f"line {word.line}: {word.text[:60]} is one folder for all runs: a run may resume from another's "
-                f"checkpoint; --set '{plain}={OWN_VALUE}/{{run}}' gives each its own"
-            )
+    yield from shared_checkpoints(command, words)
 
 
 def _redirected(command: ShellCommand | None) -> list[str]:
