@@ -460,7 +460,7 @@ def test_a_log_that_may_go_on_with_two_runs_is_left_out(capsys, tmp_path, monkey
     verl_log("more.log", 100, 2, first=21, steps=20)
     runs, steps, said = runs_of(capsys, "0.log,1.log,more.log")
     assert (runs, steps) == (2, 40)
-    assert "a: more.log begins with step 21 and is left out, because it may go on with 0.log or 1.log: put" in said
+    assert "a: more.log begins with step 21 and is left out, because it may go on with 0.log or 1.log: give" in said
 
 
 def test_a_run_that_failed_costs_itself_alone(capsys, tmp_path, monkeypatch):
@@ -505,3 +505,33 @@ def test_a_wait_that_verl_polls_is_a_caveat_with_its_number(tmp_path, monkeypatc
     said = " ".join(capsys.readouterr().out.split())
     assert "gen is up to 2 s too long in each step (33% of its median 6.01 s)" in said
     assert "6 s against 4 s, 1.50x, as 1.40x" in said
+
+
+REQUEUED = ROOT / "tests" / "answers" / "three_runs_in_two_files_each"
+
+
+def answer_of(capsys, *words):
+    code = main(["compare", *words, "--verdict-only"])
+    found = capsys.readouterr()
+    return code, " ".join((found.out + found.err).split())
+
+
+def test_the_lives_of_two_runs_are_told_apart_by_their_folders(capsys, tmp_path, monkeypatch):
+    """The remedy that the command names works, and gives the same answer as the list of all logs."""
+    monkeypatch.chdir(shutil.copytree(REQUEUED, tmp_path / "logs"))
+    for arm, seed, life in ((arm, seed, life) for arm in "ab" for seed in (0, 1) for life in (1, 2)):
+        shutil.copy(f"{arm}{seed}/{life}.log", f"{arm}{seed}-{life}.log")
+    flat = [f"{arm}=" + ",".join(f"{arm}{seed}-{life}.log" for seed in (0, 1) for life in (1, 2)) for arm in "ab"]
+    code, mixed = answer_of(capsys, *flat)
+    assert code == 0 and "it may go on with b0-1.log or b1-1.log: give a folder with the logs of each run" in mixed
+    code, said = answer_of(capsys, "a=a0,a1", "b=b0,b1")
+    listed = [f"{arm}=" + ",".join(f"{arm}{seed}/{life}.log" for seed in (0, 1) for life in (1, 2)) for arm in "ab"]
+    assert (code, said) == answer_of(capsys, *listed)
+    assert code == 0 and "2 runs, 48 steps" in said and "left out, because" not in said
+
+
+def test_a_folder_with_the_logs_of_two_runs_is_refused(capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(shutil.copytree(REQUEUED, tmp_path / "logs"))
+    shutil.copy("b1/1.log", "b0/3.log")
+    code, said = answer_of(capsys, "a=a0", "b=b0")
+    assert code == 1 and "b0 holds 3 logs (1.log, 2.log, 3.log), which are not one run; give one, or several" in said

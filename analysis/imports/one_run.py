@@ -79,7 +79,7 @@ def runs_among(read: Mapping[str, Imported]) -> tuple[list[list[str]], list[str]
         near = [run for run in fitting if run.folder == part.folder] or fitting
         if before and len(near) != 1:
             names = " or ".join(run.named for run in near or before)
-            why = f"it may go on with {names}: put the logs of each run into a folder"
+            why = f"it may go on with {names}: give a folder with the logs of each run"
             if not near:
                 why = f"it does not go on with {names}: {next(iter(before.values()))}"
             sentences.append(f"{part.named} begins with step {part.first} and is left out, because {why}")

@@ -47,6 +47,8 @@ class ComparedArm:
     """The content of its sources, but for those that cannot be read."""
     runs: list[list[str]] = field(default_factory=list)
     """Its runs, each as a list of its sources."""
+    folders: dict[str, list[str]] = field(default_factory=dict)
+    """Given folder -> its logs, where it holds several: those of one run."""
 
 
 def arms_of(given: Sequence[str], names: str | None) -> list[ComparedArm]:
@@ -59,7 +61,9 @@ def arms_of(given: Sequence[str], names: str | None) -> list[ComparedArm]:
         sources = [rest] if existing_path(rest) else [one for one in rest.split(",") if one]
         if not sources:
             raise UserError(f"an arm has no log (got {word!r}); give LOG, or NAME=LOG: {_USE}")
-        arms.append(ComparedArm(name, [_source(one) for one in sources]))
+        found = {one: _sources(one) for one in sources}
+        folders = {one: logs for one, logs in found.items() if len(logs) > 1}
+        arms.append(ComparedArm(name, [log for one in sources for log in found[one]], folders=folders))
     if len(arms) < 2:
         raise UserError(f"compare needs two runs or more (got {len(arms)}); give another log: {_USE}")
     if names is not None:
@@ -85,40 +89,35 @@ def _require_different(arms: Sequence[ComparedArm]) -> None:
         seen[same] = (name, source)
 
 
-def _source(given: str) -> str:
-    """A source for the import: the run of an address on wandb, a folder's one log, or what is given."""
+def _sources(given: str) -> list[str]:
+    """Sources for the import: the run of an address on wandb, the logs of a folder, or what is given."""
     if on_wandb := _WANDB_ADDRESS.match(given):
-        return WANDB + "/".join(on_wandb.groups())
+        return [WANDB + "/".join(on_wandb.groups())]
     if "://" in given:
         raise UserError(f"{given} is an address; download it and give the file, or give {WANDB}entity/project/id")
     path = existing_path(given)
     if given.startswith(WANDB) or path is None or not path.is_dir():
-        return given
+        return [given]
     try:
-        return _log_in(path, given)
+        return _logs_in(path, given)
     except OSError as error:  # also where something vanishes meanwhile
         raise UserError(f"{given} cannot be read ({error.strerror}: {error.filename}); give the log itself") from None
 
 
-def _log_in(path: Path, given: str) -> str:
-    """A folder's one log, or the folder itself where it is a run; what has no name that can be shown is no log."""
+def _logs_in(path: Path, given: str) -> list[str]:
+    """A folder's logs, or the folder itself where it is a run; what has no name that can be shown is no log."""
     inside = [file for file in sorted(path.iterdir()) if file.is_file() and not file.name.startswith(".")]
     if any(path.glob("**/*.wandb")):
-        return given
+        return [given]
     logs = [file for file in inside if not is_event_file(file) and _is_log(file)]
     if not logs and (has_event_files(path) or captured_log(path)):
-        return given
-    if len(logs) != 1:
-        if not logs:
-            # Such as the state in a checkpoint's folder: the newest has all steps.
-            below = sorted(path.glob("*/*.json*"), key=lambda file: file.stat().st_mtime, reverse=True)
-            other = next((str(file) for file in below[:_MOST_BELOW] if _is_log(file)), "a log or another folder")
-            raise UserError(f"{given} holds no readable log; give {other}")
-        found = ", ".join(file.name for file in logs)
-        raise UserError(
-            f"{given} holds {len(logs)} logs ({found}); give one, or several separated by commas (seeds of one arm)"
-        )
-    return str(logs[0])
+        return [given]
+    if not logs:
+        # Such as the state in a checkpoint's folder: the newest has all steps.
+        below = sorted(path.glob("*/*.json*"), key=lambda file: file.stat().st_mtime, reverse=True)
+        other = next((str(file) for file in below[:_MOST_BELOW] if _is_log(file)), "a log or another folder")
+        raise UserError(f"{given} holds no readable log; give {other}")
+    return [str(log) for log in logs]
 
 
 def _is_log(file: Path) -> bool:

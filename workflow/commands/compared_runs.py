@@ -29,7 +29,10 @@ _NOT_GIVEN = (
 
 
 def divide(arms: Sequence[ComparedArm]) -> list[str]:
-    """Finds the runs in the arms' logs; returns a sentence for each log that is left out."""
+    """Finds the runs in the arms' logs; returns a sentence for each log that is left out.
+
+    `UserError` for a folder whose logs are not one run.
+    """
     sentences = []
     for arm in arms:
         # The results of a benchmark are no steps that go on.
@@ -37,7 +40,19 @@ def divide(arms: Sequence[ComparedArm]) -> list[str]:
         if has_steps and len(arm.read) > 1 and not any(one.selected for one in arm.read.values()):
             arm.runs, left_out = runs_among(arm.read)
             sentences += [f"{arm.name}: {text}." for text in left_out]
+        for folder, logs in arm.folders.items():
+            _require_one_run(arm, folder, logs)
     return sentences
+
+
+def _require_one_run(arm: ComparedArm, folder: str, logs: Sequence[str]) -> None:
+    known = {log for log in logs if log in arm.read}
+    if not any(known <= set(run) for run in arm.runs):
+        found = ", ".join(Path(log).name for log in logs)
+        raise UserError(
+            f"{folder} holds {len(logs)} logs ({found}), which are not one run; "
+            "give one, or several separated by commas (seeds of one arm)"
+        )
 
 
 def compared_content(arms: Sequence[ComparedArm], args: argparse.Namespace) -> Content:
