@@ -363,6 +363,15 @@ def test_what_the_experiment_does_not_have_is_in_the_list(text, parts):
     assert [part for part in parts if part not in said] == [] and "give it by hand" not in said, said
 
 
+def test_a_checkpoint_comes_within_the_experiments_steps_so_that_it_passes_its_own_check(capsys):
+    raw, said = written(f"{VERL} trainer.save_freq=50\n")
+    assert raw["workload"]["save_steps"] == 20
+    assert "trainer.save_freq=50: the experiment has 20 (workload.save_steps)" in said, said
+    main(["check", "run.yaml"])
+    said = capsys.readouterr().out
+    assert "impossible: nothing" in said and "a checkpoint every" not in said, said
+
+
 def test_data_that_the_script_does_not_set_is_asked_for():
     Path("run.sh").write_text(f"{VERL} data.train_files=$DATA\n")
     with pytest.raises(UserError, match=r"names no data .got .DATA, which it does not set.; give it: --data"):

@@ -150,8 +150,9 @@ def _experiment(
 ) -> dict[str, Any]:
     launched = read.launched
     workload = {key: value for key, value in launched.workload.items() if value is not None}
-    if args.steps:
-        workload["steps"] = int(args.steps)
+    workload["steps"] = int(args.steps or workload["steps"])
+    # The script may train more steps.
+    workload["save_steps"] = min(workload["save_steps"], workload["steps"])
     for key in ("model", "data"):
         if (given := getattr(args, key)) is not None:
             # The script's revision and validation file belong to its own source.
