@@ -17,6 +17,7 @@ from trainers.logs.record import STEPS_LOGGED, TIMERS, StepRecord
 
 GLOBAL_STEP = "training/global_step"
 SYNCS = "fully_async/count/current_param_version"
+_LOOP = "fully_async/"
 # detach_utils.py, `_init_aggregation_rules` and `_get_aggregation_type`, in their order.
 _NOT_SUMMED = (TIMERS + "agent_loop/tool_calls/", "fully_async/count/")
 _KEPT_BY_NAME = ("mean", "avg", "average", "max", "min")
@@ -27,15 +28,22 @@ def training_steps(records: Sequence[StepRecord], shown_as: str) -> tuple[list[S
     """The rows by training step, with sums divided by the steps that each stands for; rows of other loops as they are.
 
     The numbers of steps follow from the growth of `training/global_step`. A single row stands for all steps so far if
-    it is of the first sync, otherwise for the usual number of a sync.
+    it is of the first sync, otherwise for the usual number of a sync. Where no row has the number of its sync, it is
+    the row's own.
     """
-    known = [(row, *counters) for row, record in enumerate(records) if (counters := _counters(record))]
-    if all(step == syncs for _, syncs, step in known):
+    counts_syncs = any(SYNCS in record.scalars for record in records)
+    mark = SYNCS if counts_syncs else _LOOP
+    of_loop = [row for row, record in enumerate(records) if any(name.startswith(mark) for name in record.scalars)]
+    known = [(row, *counters) for row in of_loop if (counters := _counters(records[row]))]
+    # Without its name wandb's rows have their training step for a sync.
+    if counts_syncs and all(step == syncs for _, syncs, step in known):
         return list(records), []
     sizes = windows_of([step for _, _, step in known])
     if len(known) == 1:
         _, syncs, step = known[0]
         sizes = [step if syncs == 1 else (step + 1) // syncs]
+    if not counts_syncs and max(sizes, default=1) == 1:
+        return list(records), []
     found, wide = list(records), []
     for (row, _, step), size in zip(known, sizes, strict=True):
         record = replace(records[row], step=step)
@@ -55,8 +63,8 @@ def training_steps(records: Sequence[StepRecord], shown_as: str) -> tuple[list[S
 
 
 def _counters(record: StepRecord) -> tuple[int, int] | None:
-    """The number of weight syncs and of training steps so far; None where a row is of another loop."""
-    syncs, step = record.scalars.get(SYNCS, 0.0), record.scalars.get(GLOBAL_STEP, 0.0)
+    """The number of weight syncs, else the row's own, and of training steps; None where one is no whole number."""
+    syncs, step = record.scalars.get(SYNCS, float(record.step)), record.scalars.get(GLOBAL_STEP, 0.0)
     whole = syncs >= 1 and step >= 1 and float(step).is_integer() and float(syncs).is_integer()
     return (int(syncs), int(step)) if whole else None
 
