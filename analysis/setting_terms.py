@@ -10,7 +10,7 @@ from pathlib import PurePosixPath
 
 from analysis.engine_terms import EnginePlace, engine_terms
 from analysis.terms import HARMLESS, STATED, TENSOR_PARALLEL, Term, compared, equivalent
-from common.findings import COMPARED, EQUALITIES, NONE, UNKNOWN
+from common.findings import COMPARED, EQUALITIES, NONE, NOT_GIVEN, UNKNOWN
 from trainers.cases import Case
 from trainers.registry import trainers
 
@@ -65,8 +65,18 @@ def _all_unknown(cases: Sequence[Case]) -> Term:
 
 
 def setting_of(key: str, cases: Sequence[Case]) -> list[object]:
-    """A setting's value in each case."""
-    return [case.settings.values.get(key, UNKNOWN if case.unknown else NONE) for case in cases]
+    """A setting's value in each case.
+
+    Where commands of one release are all that is known, an option that one of them lacks is at its default there.
+    """
+    commands = all(case.of_command for case in cases) and len({case.release for case in cases}) == 1
+
+    def without(case: Case) -> str:
+        if commands and key not in case.settings.given:
+            return NOT_GIVEN
+        return UNKNOWN if case.unknown else NONE
+
+    return [case.settings.values.get(key, without(case)) for case in cases]
 
 
 def _engine_terms(known: Sequence[Case], cases: Sequence[Case]) -> Iterator[Term]:
@@ -157,6 +167,8 @@ def _own_option(term: Term, cases: Sequence[Case]) -> Term:
 
 
 def _source(cases: Sequence[Case]) -> str:
+    if all(case.of_command for case in cases):
+        return "the commands in the runs' logs"
     if not all(case.settings.composed for case in cases):
         return "the experiment's options; not composed yet"
     return "the runs' own configurations" if all(case.imported for case in cases) else "composed in the stack"

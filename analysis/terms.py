@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple, Protocol
 
-from common.findings import COMPARED, NONE, SEVERAL, UNKNOWN, Equality, Finding, LedgerRow, Preflight
+from common.findings import COMPARED, NONE, NOT_GIVEN, SEVERAL, UNKNOWN, Equality, Finding, LedgerRow, Preflight
 from common.messages import join_first
 from common.verdicts import count_of
 from engines import engines, reported
@@ -125,7 +125,7 @@ OTHER_ROLLOUTS = {
     "quantises": re.compile(r"(^|\.)(quantisation|quantization|kv_cache_dtype)$"),
     "drafts tokens": re.compile(r"speculative|(^|[._])mtp[._]enable_rollout$"),
 }
-_NOT_SET = (UNKNOWN, "none", "None", "null", "auto", "false", "False", "0", "", "{}")
+_NOT_SET = (UNKNOWN, NOT_GIVEN, "none", "None", "null", "auto", "false", "False", "0", "", "{}")
 
 
 @dataclass(frozen=True, eq=False)

@@ -23,6 +23,8 @@ _MADE_BY = "snakemake"
 _MAY_LACK = ("scope", "settle")
 # In the ledger: between values of one arm's factor combinations; for an unknown value; for an absent setting.
 SEVERAL, UNKNOWN, NONE = " | ", "unknown", "none"
+# An option that a start command lacks: the trainer's default, which no log says.
+NOT_GIVEN = "not given"
 # Why a setting that names the engine differs: no term of the comparison.
 COMPARED = "it is what is compared"
 

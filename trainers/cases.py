@@ -97,6 +97,11 @@ class Case:
         return self.trainer.name, self.version
 
     @property
+    def of_command(self) -> bool:
+        """Whether a log's start command is all that is known of its settings."""
+        return bool(self.unknown and self.settings.given) and not self.settings.composed
+
+    @property
     def place(self) -> str:
         """Trainer, version and engine."""
         return f"{self.trainer.name} {self.version} {self.engine.name}"

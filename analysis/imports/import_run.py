@@ -225,14 +225,14 @@ def _imported_file(
 
 
 def _settings_of_command(parts: Sequence[Imported]) -> dict[str, Any]:
-    """The settings of the printed start command, with values as Hydra reads them; shell variables have none."""
+    """The settings of the printed start command, with values as Hydra reads them; None for those of shell variables."""
     found: dict[str, Any] = {}
     for key, text in next((part.overrides for part in parts if part.overrides), {}).items():
         try:
             found[key] = None if "$" in text else yaml.safe_load(text)
         except (yaml.YAMLError, ValueError, RecursionError):  # a date without such a day, a number of 5,000 digits
             found[key] = text
-    return {key: value for key, value in found.items() if isinstance(value, str | int | float)}
+    return {key: value if isinstance(value, str | int | float | list | dict) else None for key, value in found.items()}
 
 
 def write_import(spec: Mapping[str, Any], out: Path, cache: Path = CACHE) -> int:

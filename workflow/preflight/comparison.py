@@ -6,7 +6,7 @@ from collections.abc import Container, Iterator, Sequence
 
 from analysis.setting_terms import matters, option_term, own_option, stated_terms, table
 from analysis.terms import MOST_LISTED, STATED, TENSOR_PARALLEL, Term, as_shown, compared, findings_of
-from common.findings import COMPARED, NONE, UNKNOWN, Finding
+from common.findings import COMPARED, NONE, NOT_GIVEN, UNKNOWN, Finding
 from common.messages import join_first
 from trainers.cases import Case
 
@@ -65,7 +65,7 @@ def _settings(found: Sequence[Term], cases: Sequence[Case]) -> Iterator[Finding]
         return
     differences = [f"{term.name} ({term.in_words(_written)})" for term in found]
     # Options of the experiment cannot change a configuration that comes from a run's own source.
-    fixed = any(case.imported and case.settings.composed for case in cases)
+    fixed = any(case.imported and (case.settings.composed or case.of_command) for case in cases)
     count = f"{len(found)} setting{'s differ' if len(found) > 1 else ' differs'}"
     all_of_them = [repr(values) for values in zip(*(map(as_shown, term.values) for term in found), strict=True)]
     yield Finding(
@@ -82,7 +82,7 @@ def _settings(found: Sequence[Term], cases: Sequence[Case]) -> Iterator[Finding]
 
 def _written(value: object) -> str:
     """A setting's value as Python writes it; one that a configuration lacks is unknown."""
-    return UNKNOWN if value == NONE else repr(value)
+    return NOT_GIVEN if value == NOT_GIVEN else UNKNOWN if value == NONE else repr(value)
 
 
 def _engine_options(cases: Sequence[Case], equal: Container[str]) -> Iterator[Finding]:

@@ -205,6 +205,10 @@ def _source_settings(source: Mapping[str, Any], part: str = "resolved") -> Setti
     if not isinstance(resolved, Mapping) or not resolved:
         return None
     values = {key: value for key, value in flatten(resolved).items() if _is_publishable(key, value)}
+    if part == "command":
+        return Settings(
+            {key: value for key, value in values.items() if value is not None}, frozenset(flatten(resolved))
+        )
     # engine_kwargs are empty in verl's defaults: any value was set by the user.
     given = frozenset(key for key, value in values.items() if ".engine_kwargs." in key and value is not None)
     return Settings(values, given, composed=True)
