@@ -26,7 +26,7 @@ def check_published(value: Any, where: str = "", depth: int = 0) -> None:
             if not isinstance(key, str):
                 raise ValueError(f"{where or 'the value'}: keys must be text (got {yaml_repr(key)}); quote it")
             at = f"{where}.{key}" if where else key
-            check_option_name(key, at)
+            check_option_name(".".join(at.split(".")[-3:]), at)
             check_published(inner, at, depth + 1)
     elif isinstance(value, list | tuple):
         for index, inner in enumerate(value):

@@ -8,14 +8,14 @@ from functools import lru_cache
 from typing import Any, overload
 
 HIDDEN = "[hidden]"
-_WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
+_WORD = re.compile(r"[sS]3|[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
 # Words of a name that make it a secret wherever they stand, also written together with others (PGPASSWORD, apikey).
 _ALWAYS = re.compile(
     r"\w*(password|passwd|passphrase|passcode|secret|credential|bearer|cookie|jwt|webhook|mnemonic)s?"
     r"|\w*(api|access|secret|private|signing|encryption|account|auth)(key|token)s?|authorization|\w*pwd|dsn|sas|totp"
-    r"|creds?|\w*sess(ion)?id|[as]k"
+    r"|creds?|\w*sess(ion)?id|[as]k|otp|psk|conn(ect(ion)?)?str(ing)?"
     r"|(?!(sub|pre|de|tik|multi|non|per|next|pad|eos|bos|unk|sep|cls|mask|image)token)\w+token"
-    r"|(?!(mon|tur|hot|hoc|don|joc|whis|lac|sub)key)\w+key|(ssh|ldap|db|pg|ftp|smtp|mail|git|proxy|http|judge|root|admin)pass"
+    r"|(?!(mon|tur|hot|hoc|don|joc|whis|lac|sub)key)\w+key|(ssh|ldap|db|pg|ftp|smtp|mail|git|proxy|http|judge|root|admin|user)pass"
 )
 # Words that make a name a secret as its last one, except after an ordinary word: prompt_key, pad_token, forward_pass.
 _LAST = ("key", "token", "pass", "auth", "oauth", "session", "pat", "pw")
@@ -43,6 +43,21 @@ _GIVES_ACCESS = re.compile(
     r"|private|secret|ssh|gpg|pgp|csrf|xsrf|identity|admin|account|storage|subscription|client|consumer|signing"
     r"|encryption|master|license"
 )
+# Before `code`; other codes are programs, languages and states.
+_ADMITS = re.compile(
+    r"access|auth|authori[sz]ation|authentication|registration|recovery|invit(e|ation)|verification|activation|backup"
+    r"|security|login|license|unlock|pairing|pin|mfa"
+)
+# What a bare `key`, `token`, `pass` or `code` opens, if it is inside these beside the ones above.
+_PLACES = re.compile(r"s3|gcs|oss|minio|blob|bucket|fs|fsspec|filesystem|database|redis|smtp|credentials?")
+# Says that there is more inside: the name around it counts, as of `storage.options.key`.
+_CONTAINERS = re.compile(
+    r"options?|opts|(kw)?args|conf(ig)?|cfg|params|settings|defaults?|extra|propert(y|ies)|backend"
+)
+# Names that may be ordinary, by their last word: a secret if the value looks like one.
+_MAYBE = ("private", "sig", "recovery", "unseal", "vault", "pin", "license", "bot", "hmac", "salt", "nonce", "access")
+_MAYBE_WHOLE = re.compile(r"x_api|(\w+_)?(teams|slack|discord|feishu|lark|telegram|dingtalk|wecom|notify)_ur[li]")
+_LIKE_A_SECRET = re.compile(r"(?<![a-z0-9])(?=[a-z]*\d+[a-z]|\d*[a-z]+\d)[a-z0-9]{8,}", re.IGNORECASE)
 # After `token`, `auth` and `session`: hf_token_read, auth_header.
 _KINDS_OF_VALUE = re.compile(
     r"read|write|ro|rw|value|secret|string|str|headers?|prod|dev|admin|b64|base|json|pem|material|code|ticket|main"
@@ -68,10 +83,11 @@ _PEM = re.compile(r"-----BEGIN [A-Z0-9 ]*PRIVATE KEY[A-Z ]*-----.*?(?:-----END [
 _USERINFO = re.compile(
     r"(?<=://)(?!git@)[^\s/?#'\"<>]+(?=@(?!sha256:))|(?<![\w/.@])[\w.+-]+:[^\s/@:'\"]+(?=@(?!sha256:)[\w-])"
 )
-# Addresses whose path is the secret: of Slack, Discord, Feishu, Lark, Teams, Zapier and alike, and of Telegram's bots.
+# Addresses whose path is the secret: of Slack, Discord, Feishu, Lark, Teams, Zapier, IFTTT and alike, of Telegram's
+# bots, and topics of ntfy.
 _HOOK = re.compile(
     r"((?<![\w.-])(?:https?://)?(?:(?:hooks\.[\w.-]{3,99}|[\w-]{1,99}\.webhook\.office\.com)/"
-    r"|api\.telegram\.org/(?:file/)?bot)"
+    r"|api\.telegram\.org/(?:file/)?bot|(?<![\w.-])ntfy\.sh/|\bmaker\.ifttt\.com/(?:[\w-]{1,40}/){1,5}key/)"
     r"|(?:://[^\s/\"'<>]{1,99}|\b(?:discord(?:app)?\.com|feishu\.cn|larksuite\.com))(?:/[^\s/?#\"'<>]{1,40}){0,5}"
     r"/(?:web)?hooks?/(?=[\w/-]{0,200}?\d))(?!\[hidden)[^\s\"'<>\\,;)}\]]+"
 )
@@ -121,27 +137,51 @@ _PROSE = re.compile(r"[a-z']+ +[a-z(]")
 
 
 def is_secret_name(name: str) -> bool:
-    """Whether the value of a setting, variable, option or header of this name is a secret; also of its last parents."""
+    """Whether the value of a setting, variable, option or header of this name is a secret; also of its parents."""
+    return _kind(name) == "secret"
+
+
+@lru_cache(maxsize=65536)
+def _kind(name: str) -> str:
+    """`secret`, `maybe` if its value must tell, or nothing."""
     parts = [part for part in re.split(r"[./\[\]:]+", name) if part]
-    return any(map(_is_secret, parts)) or any(
-        own in ("key", "keys", "token", "pass") and _GIVES_ACCESS.fullmatch(parent.lower()) is not None
-        for parent, own in zip(parts, map(str.lower, parts[1:]), strict=False)
-    )
+    if any(map(_is_secret, parts)) or any(_opens(part.lower(), parts[:at]) for at, part in enumerate(parts)):
+        return "secret"
+    words = _words(parts[-1]) if parts else []
+    may_be = words and (words[-1] in _MAYBE or _MAYBE_WHOLE.fullmatch("_".join(words)))
+    return "maybe" if may_be else ""
+
+
+def _opens(name: str, parents: Sequence[str]) -> bool:
+    """Whether a bare `key`, `token`, `pass` or `code` opens what is around it: the last word that is no container."""
+    is_code = name in ("code", "codes")
+    if not is_code and name not in ("key", "keys", "token", "pass"):
+        return False
+    around = (word for part in reversed(parents) for word in reversed(_words(part)))
+    place = next((word for word in around if not _CONTAINERS.fullmatch(word)), "")
+    known = (_ADMITS,) if is_code else (_GIVES_ACCESS, _PLACES)
+    return any(one.fullmatch(place) for one in known)
+
+
+def _words(part: str) -> list[str]:
+    """The words of a name, also of camelCase, in lower case."""
+    return [word.lower() for word in _WORD.findall(part)]
 
 
 @lru_cache(maxsize=65536)
 def _is_secret(part: str) -> bool:
-    words = [word.lower() for word in _WORD.findall(part)]
+    words = _words(part)
     if "@" in part or words == ["key"]:
         return False
     for before, word, after in zip(["", *words], words, [*words[1:], ""], strict=False):
         access = _GIVES_ACCESS.fullmatch(before) and word in ("key", "keys", "token", "tokens")
-        if access or _ALWAYS.fullmatch(word):
+        admits = _ADMITS.fullmatch(before) and word in ("code", "codes")
+        if access or admits or _ALWAYS.fullmatch(word):
             return True
         opens = word in _LAST and (not _ORDINARY.fullmatch(before) or (before, word) == ("id", "token"))
         if opens and (not after or (word in ("auth", "session", "token") and _KINDS_OF_VALUE.fullmatch(after))):
             return True
-    return words == ["session", "id"]
+    return words in (["session", "id"], ["conn", "str"], ["connection", "string"])
 
 
 @overload
@@ -161,15 +201,17 @@ def without_secrets(value: Any, name: str = "") -> Any:
         return {
             _text(str(key)): _hidden(item)
             if hide or (key == "value" and isinstance(named, str) and is_secret_name(named))
-            else without_secrets(item, f"{name.rpartition('.')[2]}.{key}")
+            else without_secrets(item, f"{name}.{key}")
             for key, item in value.items()
         }
     if isinstance(value, list | tuple):
-        return [_hidden(item) if hide else item for item in value] if hide else list(_items(value))
+        return [_hidden(item) for item in value] if hide else list(_items(value, name))
     if hide:
         return _hidden(value)
     if isinstance(value, bool | int | float) or value is None:
         return value
+    if _kind(name) == "maybe" and _LIKE_A_SECRET.search(str(value)):
+        return HIDDEN
     shown = _text(str(value))
     return value if shown == str(value) else shown
 
@@ -188,15 +230,15 @@ def _hidden(value: Any) -> Any:
     return value if opens_nothing else HIDDEN
 
 
-def _items(values: Sequence[Any]) -> Iterator[Any]:
-    """The items of a list, which may be the words of a command, or a name and its value."""
+def _items(values: Sequence[Any], name: str) -> Iterator[Any]:
+    """The items of a list of this name, which may be the words of a command, or a name and its value."""
     before = ""
     for value in values:
         flag = before.startswith("-") and "=" not in before and not str(value).startswith("-")
         if (flag or (before and len(values) == 2)) and is_secret_name(before.lstrip("-")):
             yield _hidden(value)
         else:
-            yield without_secrets(value)
+            yield without_secrets(value, name)
         before = value if isinstance(value, str) else ""
 
 
@@ -221,11 +263,13 @@ def _text(text: str) -> str:
 def _value_after(found: re.Match[str], text: str) -> tuple[int, int, str] | None:
     """Where the value of a name in a text is, and what is shown instead; None if nothing is to be hidden."""
     name, by = found["name"], found["by"]
-    if (by is None and not name.startswith("-")) or not is_secret_name(name.lstrip("-")):
+    if (by is None and not name.startswith("-")) or not (kind := _kind(name.lstrip("-"))):
         return None
     value = (_LINE if _LONG.search(name) and by == ":" else _VALUE).match(text, found.end())
     is_prose = by == ":" and found[0][-1].isspace() and not re.fullmatch("(?i:(proxy-)?authorization)", name)
-    if value is None or (is_prose and _PROSE.match(text, found.end())) or (shown := _shown(value[0])) is None:
+    if value is None or (kind == "maybe" and not _LIKE_A_SECRET.search(value[0])):
+        return None
+    if (is_prose and _PROSE.match(text, found.end())) or (shown := _shown(value[0])) is None:
         return None
     more = by == "=" and re.fullmatch("(?i:password|pwd)", name) and _MORE.match(text, value.end())
     return value.start(), more.end() if more else value.end(), shown

@@ -51,6 +51,29 @@ KNOWN = {
     "text": f"{{'wandb_key': '{MARK}', \"api_key\": \"{MARK}\", 'secrets': {{'a': '{MARK}'}}}}",
     "proxy": f"me:{MARK}@proxy:3128",
     f"https://{MARK}@host": 1,
+    # A key is a secret by what it opens, which is said farther out.
+    "storage": {"options": {"key": MARK, "kwargs": [{"key": MARK}]}},
+    "storage_options": {"key": MARK, "code": 1},
+    "auth": {"code": MARK},
+    "data.s3_config.key": MARK,
+    # Names that may be ordinary: what they hold tells.
+    **dict.fromkeys(("private", "sig", "recovery", "unseal", "vault", "pin", "license", "x_api"), MARK),
+    **{name: [MARK] for name in ("telegram_bot", "hmac", "hash_salt", "aws_access")},
+    "teams_url": f"https://x/{MARK}",
+    "ifttt": f"https://maker.ifttt.com/trigger/x/with/key/{MARK}",
+    "ntfy": f"https://ntfy.sh/{MARK}",
+}
+# Settings that are named or placed alike, and are none.
+PLAIN = {
+    "private": "Keep-a",
+    "recovery": "Keep-auto",
+    "license": "Keep-2.0",
+    "sig": "Keep-term",
+    "teams_url": "https://keep.invalid/Keep",
+    "storage": {"dataset": {"key": "Keep-column"}, "tokens": 5},
+    "hub_dataset": {"key": "Keep-text"},
+    "teacher_models": {"teacher_model": {"key": "Keep-teacher"}},
+    "options": {"key": "Keep-option", "code": "Keep-code"},
 }
 NUMBER = 7361950284
 
@@ -63,6 +86,7 @@ def custom(seed):
         "lists": {name: [f"{MARK}-{seed}", NUMBER + seed] for name in NAMES},
         "texts": [f"{name}={MARK}" for name in NAMES] + [f"--{name} {MARK}" for name in NAMES],
         "known": KNOWN,
+        "plain": PLAIN,
         "ordinary": {name: f"Keep{seed}-{at}" for at, name in enumerate(ORDINARY)},
     }
 
@@ -92,6 +116,25 @@ def test_a_compared_log_gives_its_secrets_to_nobody_and_its_other_settings_to_th
     shown = " ".join(settings.to_numpy().ravel())
     for at, name in enumerate(ORDINARY):
         assert f" Keep0-{at} " in shown and f" Keep1-{at} " in shown, f"{name} is no secret"
+    plain = dict(settings.loc[settings.iloc[:, 0].str.contains(".plain.", regex=False)].iloc[:, [0, 1]].to_numpy())
+    assert not [name for name, value in plain.items() if HIDDEN in value]
+    assert len(plain) >= 10, plain
+
+
+def test_the_command_of_a_log_gives_away_no_key_of_what_it_opens(tmp_path):
+    lines = (FORMATS / "verl-console-vllm-0.log").read_text().splitlines(keepends=True)
+    steps = "".join(line for line in lines if "step:" in line)
+    given = f"+data.storage_options.key={MARK} +trainer.access_code={MARK}a +trainer.pin={MARK} data.prompt_key=Keep"
+    for name in "ab":
+        command = (
+            f"+ python3 -m verl.trainer.main_ppo actor_rollout_ref.rollout.name=vllm trainer.nnodes=1 {given}{name}"
+        )
+        (tmp_path / f"{name}.log").write_text(f"verl==0.9.1\n{command}\n{steps}")
+    command = [PROGRAM, "compare", "a=a.log", "b=b.log", "--report", "report"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, timeout=300, check=True)
+    everywhere = [("terminal", done.stdout + done.stderr), *written(tmp_path / "report")]
+    assert not [place for place, content in everywhere if MARK.encode() in content]
+    assert b"Keepa" in b"".join(content for _, content in everywhere), "the column of prompts is a setting"
 
 
 SCRIPT = f"""#!/bin/bash
@@ -327,6 +370,7 @@ def test_a_long_end_costs_no_time(filler):
         "setenv token",
         "curl",
         "mysql -p",
+        "vault=1a",
     )
     began = time.process_time()
     for end in (*ends, "Password=a b", "https://h/hooks", "api.telegram.org/bot", "machine a login b"):

@@ -159,7 +159,7 @@ def _explain(problem: dict[str, Any]) -> str:
     keys = [str(part) for part in problem["loc"] if part not in ("[key]", *_TAGS)]
     where = ".".join(keys) or "the configuration"
     kind, context = problem["type"], problem.get("ctx", {})
-    got = HIDDEN if is_secret_name(".".join(keys[-2:])) else problem["input"]
+    got = HIDDEN if is_secret_name(".".join(keys[-3:])) else problem["input"]
     if kind == "extra_forbidden":
         known = _known_keys(problem["loc"][:-1])
         key = str(problem["loc"][-1])
