@@ -100,6 +100,38 @@ def test_a_slip_in_a_word_is_not_appended_in_silence(ab):
     assert code == 0 and "it is given as an argument" in said
 
 
+@pytest.mark.parametrize(
+    ("word", "meant"),
+    [
+        ("actor_rollout_ref.rollout.nmae", "actor_rollout_ref.rollout.name"),
+        ("actor_rollout_ref.rollout.nam", "actor_rollout_ref.rollout.name"),
+        ("rolout.name", "actor_rollout_ref.rollout.name"),
+        ("optm.lr", "actor_rollout_ref.actor.optim.lr"),
+        ("ROLLUOT", "ROLLOUT"),
+        ("actor_rollout_ref.rollout.top_k", ""),
+        ("NCCL_IB_TC", ""),
+        ("VLLM_USE_V2", ""),
+    ],
+)
+def test_a_slip_is_told_from_another_setting(ab, word, meant):
+    script = (
+        "export NCCL_IB_HCA=mlx5 VLLM_USE_V1=1\nROLLOUT=${ROLLOUT:-vllm}\n"
+        "python3 -m verl.trainer.main_ppo actor_rollout_ref.rollout.name=$ROLLOUT actor_rollout_ref.rollout.top_p=1 "
+        "actor_rollout_ref.actor.optim.lr=1e-6\n"
+    )
+    code, said = ab("--vary", f"{word}=1,2", script=script)
+    assert code == bool(meant), said
+    if meant:
+        assert f"{word} is not in the script, which has {meant}; to add it" in said
+        assert not Path("run-ab.yaml").exists()
+
+
+def test_a_slip_in_a_value_is_a_doubt(ab):
+    _, said = ab("--vary", "rollout.name=vllm,sglnag", "--set", "out=a/{rnu}/{run}/${trainer.name}/${HOME}")
+    assert "? rollout.name=sglnag: no engine has this name (did you mean sglang?)" in said, said
+    assert "{rnu} stays as it is (did you mean {run}?)" in said and said.count("stays as it is") == 1
+
+
 def test_the_profile_is_what_the_script_requests(ab):
     code, said = ab("--vary", "engine=vllm,sglang", "--partition", "a100", script=SBATCH)
     assert code == 0, said

@@ -16,10 +16,11 @@ from typing import Any
 import yaml
 
 from common.errors import UserError
+from common.messages import did_you_mean
 from common.redaction import without_secrets
 from common.shown import print_lines
 from common.verdicts import count_of
-from engines import UNKNOWN, engine_of_name
+from engines import UNKNOWN, engine_of_name, engines
 from trainers.command.driver import edited, environment_of
 from trainers.launching import Left
 from trainers.section import NAME_PATTERN, given_names
@@ -32,7 +33,7 @@ from workflow.config.plan import load_plan
 from workflow.launch_scripts.sbatch_lines import keys_of, options_of_script, train_keys
 from workflow.launch_scripts.script import Script, ShellCommand, training_command
 from workflow.launch_scripts.shell import read_script
-from workflow.launch_scripts.words import OWN_VALUE, Changes, changes_of, read_text
+from workflow.launch_scripts.words import OWN_VALUE, Changes, changes_of, is_slip, read_text
 from workflow.slurm.sbatch import gpus_of_gres
 from workflow.slurm.site import read_site
 
@@ -276,6 +277,11 @@ def _require_one_job(file: Path, script: Script) -> None:
 def _doubts(args: argparse.Namespace, script: Script, text: str, words: Sequence[str]) -> Iterator[str]:
     """What may not be as the user expects, and the remedy."""
     for word in dict.fromkeys(words):
+        name, _, value = word.partition("=")
+        known = ["{run}", "{arm}", "{seed}"]
+        yield from (f"{word}: {one} stays as it is{did_you_mean(one, known)}" for one in _other_braces(value))
+        if meant := next((one.name for one in engines() if is_slip(value, one.name) and not engine_of_name(value)), ""):
+            yield f"{name}={value}: no engine has this name (did you mean {meant}?)"
         if re.search(r"\$\(|`", word):
             yield f"{word}: a command in a value is text and does not run; {OWN_VALUE} keeps the script's own value"
     for one in script.commands if args.python else ():
@@ -287,6 +293,12 @@ def _doubts(args: argparse.Namespace, script: Script, text: str, words: Sequence
         yield "all runs of an arm have the script's own seed; --set 'KEY={seed}' gives each its number"
     if args.resume == "restart":
         yield "a time limit or a preemption starts a run over; --resume script if it continues from its own checkpoint"
+
+
+def _other_braces(value: str) -> list[str]:
+    """The words in braces that a run does not replace; those of Hydra and bash have a `$` in front."""
+    found = re.findall(r"(?<!\$)\{\w+\}", value)
+    return [one for one in found if one not in ("{run}", "{arm}", "{seed}", OWN_VALUE)]
 
 
 def _requests_left_out(left: Sequence[Left]) -> Iterator[str]:

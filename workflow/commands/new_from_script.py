@@ -151,7 +151,6 @@ def _experiment(
     launched = read.launched
     workload = {key: value for key, value in launched.workload.items() if value is not None}
     workload["steps"] = int(args.steps or workload["steps"])
-    # The script may train more steps.
     workload["save_steps"] = min(workload["save_steps"], workload["steps"])
     for key in ("model", "data"):
         if (given := getattr(args, key)) is not None:

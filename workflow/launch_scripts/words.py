@@ -27,9 +27,10 @@ from workflow.launch_scripts.shell import read_script
 
 _MOST_BYTES = 200_000
 # ppo_mini_batch_size and ppo_micro_batch_size (0.87) are two settings; a letter more or less is a slip.
-_ALIKE, _SHORTEST_MEANT = 0.93, 5
+_ALIKE, _SHORTEST_MEANT, _SHORTEST_SLIP = 0.93, 5, 4
 _LONGEST_OWN = len("${BASH_SOURCE[0]}")
 OWN_VALUE = "{value}"
+_VARIABLE_NAME = re.compile(r"[A-Z_][A-Z0-9_]*")
 _NAME = re.compile(r"[A-Za-z_]\w*")
 _RUNS_TEXT = re.compile(r"(^|[\s/])(ba|da|z)?sh( -\S+)* -\w*c( |$)")
 _PLAIN = re.compile(r"[\w.,:/@%+=\[\]{}-]*")
@@ -191,7 +192,10 @@ def _append(found: Changes, script: Script, command: ShellCommand | None, name: 
     """Give a word that the script lacks to its environment, its arguments, or its training command."""
     if value.startswith(OWN_VALUE):
         raise UserError(f"{name} is not in the script, and {OWN_VALUE} stands for the value that it has there")
-    if re.fullmatch(r"[A-Z_][A-Z0-9_]*", name):
+    if _VARIABLE_NAME.fullmatch(name):
+        own = re.findall(r"\$\{?([A-Z_][A-Z0-9_]*)|\b([A-Z_][A-Z0-9_]*)=", script.text)
+        if meant := next((one for pair in own for one in pair if is_slip(name, one)), ""):
+            found.misspelt[name] = meant
         found.environment[name] = value
         found.sentences.append(f"{name} is set in the environment, as the script does not set it")
         return
@@ -232,11 +236,27 @@ def _meant(name: str, words: Sequence[str]) -> str:
         others = known.split(".")
         if not (word.startswith("-") or "=" in word) or len(known) < _SHORTEST_MEANT or others == parts:
             continue
-        differing = [pair for pair in zip(parts, others, strict=False) if pair[0] != pair[1]]
-        alike = len(parts) == len(others) and len(differing) == 1
-        if others[-len(parts) :] == parts or (alike and SequenceMatcher(None, *differing[0]).ratio() >= _ALIKE):
+        end = others[-len(parts) :]
+        differing = [pair for pair in zip(parts, end, strict=False) if pair[0] != pair[1]]
+        if end == parts or (len(end) == len(parts) and len(differing) == 1 and is_slip(*differing[0])):
             return known
     return ""
+
+
+def is_slip(name: str, known: str) -> bool:
+    """Whether a name is probably a known one with a letter more, less, or in another place, or a long one with another.
+
+    Of short names with another letter both may be right (`top_p`, `top_k`); so may two with other digits.
+    """
+    if name == known or max(len(name), len(known)) < _SHORTEST_SLIP:
+        return False
+    if SequenceMatcher(None, name, known).ratio() >= _ALIKE:
+        return re.sub(r"\d", "", name) != re.sub(r"\d", "", known)
+    start = next((at for at, pair in enumerate(zip(name, known, strict=False)) if pair[0] != pair[1]), None)
+    if start is None:  # a letter more at the end
+        return abs(len(name) - len(known)) == 1 and not (name + known)[-1].isdigit()
+    a, b = name[start:], known[start:]
+    return a[1:] == b or a == b[1:] or (a[:2] == b[1::-1] and a[2:] == b[2:])
 
 
 def _adds_only(script: Script, arguments: Sequence[str], word: str, before: Sequence[str]) -> bool:
