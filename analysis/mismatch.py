@@ -16,7 +16,7 @@ import pandas as pd
 
 from analysis.compared import Compared, column_of, mean_of_runs
 from analysis.ratio import NoRatioError, equal_work, interval, raw
-from analysis.verdict.arm_verdict import NO_SPAN, ratio_text
+from analysis.verdict.arm_verdict import NO_SPAN, is_resolved, ratio_text
 
 DEFINITIONS = {
     "rollout_logp_gap": "mean difference of log-probabilities",
@@ -111,16 +111,23 @@ def mismatch_line(arms: tuple[str, str], one: Mismatch | None) -> str:
     if one is None:
         return ""
     baseline, arm = arms
-    low, high = one.interval
+    (low, high), factor, (first, own), (second, other) = (
+        one.interval,
+        one.ratio,
+        (arm, one.arm),
+        (baseline, one.baseline),
+    )
+    if high < 1:
+        # The farther one comes first: in its values and its interval, too.
+        low, high, factor, (first, own), (second, other) = 1 / high, 1 / low, 1 / factor, (second, other), (first, own)
     known = DEFINITIONS[one.quantity] + ("" if one.at_equal_lengths else ", at unequal lengths")
     if not math.isnan(low):
         known += f"; 95% CI {ratio_text(low).removesuffix('x')} to {ratio_text(high).removesuffix('x')} times"
-    values = f"{one.arm:.3g} against {one.baseline:.3g}"
+    values = f"{own:.3g} against {other:.3g}"
     if max(one.arm, one.baseline) < ROUNDING.get(one.quantity, 0.0):
-        return f"{arm} and {baseline} are as near to their trainers as float32 rounds: {values} ({known})."
-    if not (low > 1 or high < 1):
-        return f"How far {arm} and {baseline} are from their trainers is not resolved: {values} ({known})."
-    first, second, factor = (arm, baseline, one.ratio) if low > 1 else (baseline, arm, 1 / one.ratio)
+        return f"{first} and {second} are as near to their trainers as float32 rounds: {values} ({known})."
+    if not is_resolved((low, high)):
+        return f"How far {first} and {second} are from their trainers is not resolved: {values} ({known})."
     times = ratio_text(factor).removesuffix("x")
     return f"{first} is {times} times as far from its trainer as {second}: {values} ({known})."
 

@@ -15,7 +15,7 @@ import pandas as pd
 from analysis.compared import Compared, column_of
 from analysis.cost import HOUR_S, paid_s
 from analysis.ratio import RunNumbers, interval
-from analysis.verdict.arm_verdict import NO_SPAN, Span, ratio_text
+from analysis.verdict.arm_verdict import NO_SPAN, Span, is_resolved, ratio_text
 from analysis.wide import REWARD
 from analysis.windows import steps_per_row
 from common.verdicts import count_of
@@ -187,7 +187,7 @@ def _line(texts: tuple[str, str], arms: tuple[str, str], rate: Rate, known: str)
     low, high = rate.interval
     values = f"{own:,.4g} against {other:,.4g}"
     ends = "" if math.isnan(low) else f"; 95% CI {ratio_text(low)[:-1]} to {ratio_text(high)[:-1]} times"
-    if not (low > 1 or high < 1):
+    if not is_resolved(rate.interval):
         return f"{texts[1]} of {first} and {second} are not resolved: {values} ({known}{ends})."
     return (
         f"{texts[0].format(first=first, second=second, times=ratio_text(rate.ratio)[:-1])}: {values} ({known}{ends})."

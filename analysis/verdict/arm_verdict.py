@@ -91,6 +91,12 @@ def ratio_text(value: float) -> str:
     return f"{value:,.{digits}f}x"
 
 
+def is_resolved(interval: Span) -> bool:
+    """Whether a ratio's interval lies on one side of 1, also as it is printed; not where it is NaN."""
+    low, high = interval
+    return (low > 1 or high < 1) and ratio_text(1.0) not in map(ratio_text, interval)
+
+
 def seconds_text(value: float) -> str:
     """Seconds with three digits, as `41.2 s`."""
     digits = max(0, 2 - math.floor(math.log10(value)))

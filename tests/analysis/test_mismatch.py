@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from test_verdict import caveats, engines, ledger_row, plan, said
 
-from analysis.mismatch import LEAST_STEPS_EACH, two_levels
+from analysis.mismatch import LEAST_STEPS_EACH, Mismatch, mismatch_line, two_levels
 from common.findings import LedgerRow, Preflight
 
 GAP, K3 = "rollout_logp_gap", "rollout_k3"
@@ -28,6 +28,12 @@ def times_of(line):
     return float(re.search(r"is ([\d.]+) times as far", line)[1])
 
 
+def test_no_direction_is_told_of_an_interval_that_holds_1_as_printed():
+    one = Mismatch(GAP, 0.01, 0.01003, 1.003, (1.0004, 1.006), True)
+    assert mismatch_line(("a", "b"), one).startswith("How far b and a are from their trainers is not resolved: ")
+    assert mismatch_line(("a", "b"), replace(one, interval=(1.006, 1.01))).startswith("b is 1.00 times as far")
+
+
 def test_it_stands_beside_the_speed_with_an_interval_over_runs():
     (found,) = said(with_mismatch(0.011, 0.036))
     assert found.verdict == "+"
@@ -36,6 +42,10 @@ def test_it_stands_beside_the_speed_with_an_interval_over_runs():
     assert low < 36 / 11 < high and high / low < 3
     (other,) = said(with_mismatch(0.036, 0.011))
     assert other.mismatch.startswith("a is ") and times_of(other.mismatch) == pytest.approx(36 / 11, rel=0.4)
+    far, near, low, high = map(
+        float, re.search(r": ([\d.]+) against ([\d.]+) .*CI ([\d.]+) to ([\d.]+) times", other.mismatch).groups()
+    )
+    assert far / near == pytest.approx(times_of(other.mismatch), rel=0.02) and low < far / near < high
 
 
 def test_alike_engines_are_not_resolved_and_one_run_an_arm_has_no_interval():
