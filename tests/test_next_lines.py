@@ -73,3 +73,26 @@ def test_next_lines_work(folder, words):
         assert "unrecognized" not in told and "Traceback" not in told and "no such profile" not in told, told
         # What this machine cannot start is said as that, with its remedy.
         assert code == 0 or re.search(r"lacking \(|impossible \(|private_nodes|nodes or their network", told), told
+
+
+@pytest.mark.parametrize("words", ["cpu.yaml -n -q", "-n -q cpu.yaml", "-n --configfile cpu.yaml -q cpu.yaml"])
+def test_options_of_a_run_may_stand_on_either_side_of_its_configuration(folder, words):
+    done = subprocess.run(
+        [str(PROGRAMS / "rolloutbench"), "run", *words.split()], cwd=folder, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0 and "--configfile cpu.yaml -n" in done.stdout, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("command", ["status", "cancel"])
+def test_a_run_can_be_looked_at_where_its_data_is_not(folder, command):
+    raw = yaml.safe_load((folder / "cpu.yaml").read_text())
+    raw["workload"]["data"] = {"source": "/scratch/of/the/nodes/rows.jsonl", "prompt_column": "question"}
+    raw["workload"]["model"] = {"source": "/scratch/of/the/nodes/model"}
+    (folder / "elsewhere.yaml").write_text(yaml.safe_dump(raw | {"experiment": "elsewhere"}))
+    done = subprocess.run(
+        [str(PROGRAMS / "rolloutbench"), command, "elsewhere.yaml"],
+        cwd=folder, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    said = done.stdout + done.stderr
+    assert done.returncode == 0 and "no such file" not in said, said
+    assert command == "cancel" or "transformers-s0" in said, said

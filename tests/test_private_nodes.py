@@ -94,6 +94,8 @@ def test_with_a_profile_of_slurm_it_says_the_same(tmp_path):
     assert code == 0 and "private_nodes: true in profiles/x/config.yaml" in told, told
     code, told = told_by(tmp_path, "check", "x.yaml")
     assert code == 1 and "vllm-s0 verl" in told and REMEDY in told and "[slurm-request]" in told, told
+    why = told[told.index("[slurm-request]") :].partition("change:")[0]
+    assert "another user's program could run as you" in why and "wait forever" not in why, told
     profile = tmp_path / "profiles" / "x" / "config.yaml"
     profile.write_text(profile.read_text().replace("# private_nodes: true", "private_nodes: true"))
     assert "private_nodes" not in told_by(tmp_path, "check", "x.yaml")[1]

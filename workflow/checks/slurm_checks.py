@@ -23,6 +23,7 @@ from workflow.slurm.site import Site
 
 PROGRAMS = ("sbatch", "squeue", "scontrol", "scancel")
 _NEVER = "the job would be rejected, or wait forever, after the stacks are built"
+_EXPOSED = "nothing starts before you have said so: another user's program could run as you, with your files and keys"
 
 
 @dataclass
@@ -117,9 +118,11 @@ def requested(site: Site, runs: Sequence[Mapping[str, Any]]) -> Outcome:
         return "no profile to read"
     errors = request_errors(site, runs) if runs else {(one.what, one.remedy): [] for one in site.request().errors}
     if errors:
+        ports = exposed(site, runs)
+        whys = {one: _EXPOSED if one in ports else _NEVER for one in errors}
         return [
-            Finding("impossible", "slurm-request", tuple(arms), what, _NEVER, f"{site.profile}, {WHERE}", remedy)
-            for (what, remedy), arms in errors.items()
+            Finding("impossible", "slurm-request", tuple(arms), one[0], whys[one], f"{site.profile}, {WHERE}", one[1])
+            for one, arms in errors.items()
         ]
     if site.on_slurm and site.jobs and not 0 < site.slots < site.jobs:
         return site_finding(

@@ -180,7 +180,7 @@ class _Program(_Parser):
 
     def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
         """As argparse's, but the error for an unknown argument names its command."""
-        found, unknown = self.parse_known_args(args, namespace)
+        found, unknown = self.parse_known_args(_config_first(args), namespace)
         if unknown:
             self.commands.choices.get(found.command, self).error(f"unrecognized arguments: {' '.join(unknown)}")
         return found
@@ -188,6 +188,16 @@ class _Program(_Parser):
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         if action.choices is not None and value not in action.choices:
             raise argparse.ArgumentError(None, unknown_name("command", value, self.listed))
+
+
+def _config_first(words: Sequence[str]) -> Sequence[str]:
+    """`run -n my.yaml` as `run my.yaml -n`: what stands behind the configuration is Snakemake's."""
+    if words[:1] != ["run"] or not "".join(words[1:2]).startswith("-"):
+        return words
+    for at, word in enumerate(words):
+        if word.endswith((".yaml", ".yml")) and not words[at - 1].startswith("--configfile"):
+            return ["run", word, *words[1:at], *words[at + 1 :]]
+    return words
 
 
 def parser(known: Mapping[str, Command]) -> _Program:

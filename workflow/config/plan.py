@@ -179,8 +179,8 @@ class Plan:
 
 
 def plan_of(file: Path | None) -> Plan:
-    """The plan of a configuration file."""
-    return load_plan(read_yaml(file or CONFIG))
+    """The plan of a configuration file, to look at its runs: its sources need not be on this machine."""
+    return plan_runs(parse_config(read_yaml(file or CONFIG)), cache(stack_facts))
 
 
 def load_plan(raw: Mapping[str, Any]) -> Plan:
