@@ -7,8 +7,9 @@ Welch's t on logarithms.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
@@ -18,17 +19,20 @@ from analysis.compared import Compared, column_of, mean_of_runs
 from analysis.ratio import NoRatioError, equal_work, interval, raw
 from analysis.verdict.arm_verdict import NO_SPAN, is_resolved, ratio_text
 
+K3 = "rollout_k3"
 DEFINITIONS = {
     "rollout_logp_gap": "mean difference of log-probabilities",
-    "rollout_k3": "KL by k3",
+    K3: "KL by k3",
     "rollout_kl": "KL",
     "rollout_probability_gap": "mean difference of probabilities",
     "rollout_kl_kept": "KL, of tokens below a cap",
     "rollout_kl_geometric": "KL, by a response's geometric mean",
 }
 """Quantities that trainers log; what two arms do not log by one definition is not compared. The first one counts."""
-BOUNDS = {"rollout_logp_gap": 0.1}
-"""From here on the gate fails: slime's own tests of a training end there (docs/report.md)."""
+BOUND = 0.1
+"""From here on the gate fails: slime's own tests of a training end at this difference of log-probabilities."""
+BOUNDED = {*DEFINITIONS} - {"rollout_kl_kept"}
+"""Definitions of which none is above the mean absolute difference of the same log-probabilities (docs/report.md)."""
 ROUNDING = {"rollout_logp_gap": 1e-5, "rollout_k3": 1e-10}
 """Below it log-probabilities differ as float32 rounds: which engine is farther means nothing."""
 COLUMNS = ["factors", "arm", "definition", "baseline", "arm_value", "ratio", "low", "high", "at_equal_lengths"]
@@ -48,11 +52,16 @@ class Mismatch:
     interval: tuple[float, float]
     """Its 95% interval; NaN where an arm has one run."""
     at_equal_lengths: bool
+    usual: tuple[float, float] = (0.0, 0.0)
+    """The lowest median step of both arms' runs: a few tokens may decide a mean by k3."""
+    lacks: tuple[tuple[str, int, int, int], ...] = ()
+    """Runs whose steps partly have no number: the run, the first of these steps, how many, and of how many."""
 
     def beyond(self, baseline: str, arm: str) -> list[str]:
         """The arms whose engine is so far from the trainer that the gate fails."""
-        bound = BOUNDS.get(self.quantity, math.inf)
-        return [name for name, value in ((baseline, self.baseline), (arm, self.arm)) if value >= bound]
+        values = zip((baseline, arm), (self.baseline, self.arm), self.usual, strict=True)
+        far = (name for name, mean, usual in values if mean >= BOUND and (self.quantity != K3 or usual >= BOUND))
+        return [*far] if self.quantity in BOUNDED else []
 
 
 def mismatch_of(wide: pd.DataFrame, one: Compared) -> Mismatch | None:
@@ -60,8 +69,26 @@ def mismatch_of(wide: pd.DataFrame, one: Compared) -> Mismatch | None:
     for quantity in (name for name in DEFINITIONS if name in wide and not one.is_empty):
         sides = [_with_mismatch(wide, side, quantity) for side in one.sides]
         if all(map(_all_runs_log_it, sides)):
-            return _compared(quantity, *(side[np.isfinite(side["seconds"])] for side in sides))
+            found = _compared(quantity, *(side[np.isfinite(side["seconds"])] for side in sides))
+            return replace(found, lacks=tuple(_lacks(sides)))
     return None
+
+
+def _lacks(sides: Sequence[pd.DataFrame]) -> Iterator[tuple[str, int, int, int]]:
+    """Runs that lack numbers in steps where another has them, or behind their last one (`Mismatch.lacks`).
+
+    Trainers may log a mismatch in some steps only, which are then the same in all runs.
+    """
+    rows = pd.concat(sides)
+    has = pd.Series(np.isfinite(rows["seconds"].to_numpy(float)), index=rows.index)
+    somewhere = {*rows.loc[has, "step"]}
+    for run, of_run in rows.groupby("run", sort=False):
+        own = sorted(of_run.loc[has[of_run.index], "step"])
+        every = max((after - before for before, after in pairwise(own)), default=0)
+        ended = of_run["step"] > own[-1] if of_run["step"].max() - own[-1] > every else of_run["step"] < 0
+        lacking = of_run[~has[of_run.index] & (of_run["step"].isin(somewhere) | ended)]
+        if len(lacking):
+            yield str(run), int(lacking["step"].min()), len(lacking), len(of_run)
 
 
 def _with_mismatch(wide: pd.DataFrame, side: pd.DataFrame, quantity: str) -> pd.DataFrame:
@@ -79,15 +106,18 @@ def _all_runs_log_it(side: pd.DataFrame) -> bool:
 
 def _compared(quantity: str, baseline: pd.DataFrame, arm: pd.DataFrame) -> Mismatch:
     means = [side.groupby("run")["seconds"].mean() for side in (baseline, arm)]
+    first, second = (float(side.groupby("run")["seconds"].median().min()) for side in (baseline, arm))
+    usual = first, second
     if min(float(of.min()) for of in means) == 0:
-        return Mismatch(quantity, float(means[0].mean()), float(means[1].mean()), math.nan, NO_SPAN, False)
+        return Mismatch(quantity, float(means[0].mean()), float(means[1].mean()), math.nan, NO_SPAN, False, usual)
     try:
         sample, at_equal_lengths = equal_work(baseline, arm), True
     except NoRatioError:
         sample, at_equal_lengths = raw(baseline, arm), False
     low, high = interval(sample)
     values = [math.exp(float(of.mean())) for of in (sample.baseline, sample.arm)]
-    return Mismatch(quantity, values[0], values[1], math.exp(-sample.log_ratio), (1 / high, 1 / low), at_equal_lengths)
+    ratio, span = math.exp(-sample.log_ratio), (1 / high, 1 / low)
+    return Mismatch(quantity, values[0], values[1], ratio, span, at_equal_lengths, usual)
 
 
 def mismatch_table(found: Mapping[tuple[str, str], Mismatch]) -> pd.DataFrame:
@@ -107,8 +137,8 @@ def logged_definition(wide: pd.DataFrame) -> str:
 
 
 def mismatch_line(arms: tuple[str, str], one: Mismatch | None) -> str:
-    """`sglang is 3.20 times as far from its trainer as vllm: 0.036 against 0.011 (...).`; "" for None."""
-    if one is None:
+    """`sglang is 3.20 times as far from its trainer as vllm: 0.036 against 0.011 (...).`; "" where it is unknown."""
+    if one is None or any(2 * count >= steps for *_, count, steps in one.lacks):
         return ""
     baseline, arm = arms
     (low, high), factor, (first, own), (second, other) = (

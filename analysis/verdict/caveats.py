@@ -13,7 +13,7 @@ import pandas as pd
 from analysis.compared import disagrees, outliers_decide
 from analysis.estimates.estimate_table import EQUAL_WORK, PER_STEP, disagreement, what_differs
 from analysis.estimates.gate import LABELS, UNKNOWN, worse_arms
-from analysis.mismatch import BOUNDS, Mismatch
+from analysis.mismatch import BOUND, Mismatch
 from analysis.verdict.arm_verdict import WIDE, Caveat, Kind, ratio_text
 from analysis.verdict.claim import Claim
 from common.findings import Finding, Preflight
@@ -117,6 +117,11 @@ TABLE: dict[str, tuple[Kind, str, str]] = {
     "one-step": ("spread", "", "more steps"),
     "more-runs": ("spread", "", "{settle}"),
     "may-change": ("data", "{text}.", ""),
+    "lacks": (
+        "gate",
+        "The mismatch of {run} is unknown{at} in {count} of {steps} compared steps, from step {step} on: no number.",
+        "",
+    ),
     "jump": ("gate", "The mismatch of {run} jumps at step {step} and stays {times} as high: weights may be stale.", ""),
     "aged": (
         "gate",
@@ -225,7 +230,11 @@ def _of_mismatch(place: JudgedPlace) -> Iterator[Doubt]:
     if aged := {arm: age for arm, age in place.staleness.items() if age > 0}:
         yield "aged", {"ages": " and ".join(f"{age:.2g} ({arm})" for arm, age in aged.items())}
     for arm in place.mismatch.beyond(*place.arms):
-        yield "far", {"arm": arm, "bound": f"{BOUNDS[place.mismatch.quantity]:g}"}
+        yield "far", {"arm": arm, "bound": f"{BOUND:g}"}
+    if lacks := sorted(place.mismatch.lacks):
+        run, step, count, steps = lacks[0]
+        more = f" (and of {count_of(len(lacks) - 1, 'more run')})" if len(lacks) > 1 else ""
+        yield "lacks", {"run": run + more, "step": str(step), "count": f"{count:,}", "steps": f"{steps:,}"}
     for run, step, factor in place.jumped:
         yield "jump", {"run": run, "step": str(step), "times": ratio_text(factor)}
 
