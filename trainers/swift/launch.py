@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -56,18 +57,12 @@ def launch(words: Sequence[Argument], around: Surroundings) -> Launched:
     full = given.value("tuner_type") == "full"
     # A batch of swift's is 16 sequences unless told otherwise (arguments/sft_args.py).
     micro = as_count(given.value("per_device_train_batch_size"), 1)
-    processes = max(1, around.processes)
-    passes = max(1, -(-16 // micro // processes))
+    passes = max(1, -(-16 // micro // max(1, around.processes)))
     values = {
         **{"gradient_accumulation_steps": passes, "learning_rate": 1e-5 if full else 1e-4},
         **settings(words, around, ""),
     }
-    workers = as_count(given.value("num_infer_workers"))
-    apart = 0 < workers < processes
-    served = engine == "vllm" and (given.value("vllm_mode") == "server" or "vllm_server_host" in given or apart)
-    sizes = server_settings(around, _SERVER, "vllm_tensor_parallel_size", "vllm_data_parallel_size")
-    tensor, data = (1, workers) if apart else sizes
-    gpus = tensor * data if served else 0
+    server = _server(given, around) if engine == "vllm" else {}
     if "max_length" in given:
         # It limits the prompt.
         values["max_prompt_length"] = as_count(given.value("max_length")) or None
@@ -79,14 +74,14 @@ def launch(words: Sequence[Argument], around: Surroundings) -> Launched:
         options=_TABLE["unlike_ours"],
         apart=_OF_REWARDS.union(_TABLE["apart"]),
         adapter=not full,
-        server_gpus=gpus,
+        server_gpus=math.prod(server.values()) if server else 0,
     )
     found.left += left
     if engine == "vllm":
         # swift's default; an experiment's engine sleeps during the update.
         own = {"sleep_level": 0, "vllm_engine_kwargs": {}} | found.engine_options.get(engine, {})
-        if served:
-            own |= {"vllm_mode": "server", "vllm_tensor_parallel_size": tensor, "vllm_data_parallel_size": data}
+        if server:
+            own |= {"vllm_mode": "server", **server}
             del own["sleep_level"]
         found.engine_options[engine] = own
     found.workload["model"] = {"source": str(given.value("model", ""))}
@@ -96,6 +91,17 @@ def launch(words: Sequence[Argument], around: Surroundings) -> Launched:
     named = given.values_of("reward_funcs")
     found.left += [Left(given.line("reward_funcs"), name, why) for name in ("cosine", "repetition") if name in named]
     return found
+
+
+def _server(given: Arguments, around: Surroundings) -> dict[str, int]:
+    """The sizes of the vLLM server apart from the training, by option; none where the training has the engine."""
+    sizes = ("vllm_tensor_parallel_size", "vllm_data_parallel_size")
+    workers = as_count(given.value("num_infer_workers"))
+    if 0 < workers < around.processes:
+        return dict(zip(sizes, (1, workers), strict=True))
+    if given.value("vllm_mode") == "server" or "vllm_server_host" in given:
+        return dict(zip(sizes, server_settings(around, _SERVER, *sizes), strict=True))
+    return {}
 
 
 def _data(given: Arguments, around: Surroundings, found: Launched) -> None:

@@ -32,7 +32,7 @@ _STARTS = ("start", "resume")
 
 
 @dataclass(frozen=True, slots=True)
-class Pace:
+class StepTime:
     """Seconds per step; `source`: own (this run), arm (`runs` of its arm), given (by the user), or unknown."""
 
     step_s: float | None
@@ -48,7 +48,7 @@ class Estimate:
     action: str
     """What becomes of it now, in words that begin with skip, attach, start, resume, if needed or not needed."""
     gpus: int | None
-    pace: Pace
+    pace: StepTime
     steps_left: int | None  # None: unknown
 
     @property
@@ -85,27 +85,27 @@ def estimates_of(plan: Plan, site: Site, given_step_s: float | None) -> tuple[li
     return estimates, queue
 
 
-def _paces(runs: Sequence[PlannedRun], states: Sequence[RunState], given_step_s: float | None) -> list[Pace]:
+def _paces(runs: Sequence[PlannedRun], states: Sequence[RunState], given_step_s: float | None) -> list[StepTime]:
     """Each run's pace: its own, else its arm's with the same factors, else its arm's, else the given one."""
     measured: dict[str, list[RunState]] = defaultdict(list)
     for run, state in zip(runs, states, strict=True):
         if state.step_s is not None:
             measured[run.spec["arm"]].append(state)
             measured[run.case].append(state)
-    given = Pace(given_step_s, "given" if given_step_s is not None else "unknown")
+    given = StepTime(given_step_s, "given" if given_step_s is not None else "unknown")
     medians = {}
     for key, found in measured.items():
         median = statistics.median(state.step_s for state in found if state.step_s is not None)
-        medians[key] = Pace(median, "arm", tuple(state.run_id for state in found))
+        medians[key] = StepTime(median, "arm", tuple(state.run_id for state in found))
     return [
-        Pace(state.step_s, "own")
+        StepTime(state.step_s, "own")
         if state.step_s is not None
         else medians.get(run.case) or medians.get(run.spec["arm"], given)
         for run, state in zip(runs, states, strict=True)
     ]
 
 
-def _estimate(run: PlannedRun, state: RunState, has_checkpoint: bool, pace: Pace, site: Site) -> Estimate:
+def _estimate(run: PlannedRun, state: RunState, has_checkpoint: bool, pace: StepTime, site: Site) -> Estimate:
     steps, gpus = steps_of(run.spec), site.gpus(run.spec["workload"])
     # A checkpoint may be some steps older than the last one.
     done = state.step if state.live or has_checkpoint else 0
