@@ -11,7 +11,7 @@ from analysis.phases import BETWEEN_STEPS
 from analysis.planned import PlanRead
 from analysis.roofline.setup import setup_of
 from analysis.runs import Run
-from analysis.wide import ABSURD_S, BAD_TIME, JUMPED, OCCASIONAL_S, OVERRUN, PHASE
+from analysis.wide import ABSURD_S, BAD_TIME, BESIDE_S, JUMPED, OCCASIONAL_S, OVERRUN, PHASE
 from analysis.windows import mean_of, steps_per_row
 from common.verdicts import count_of
 from trainers.logs.record import STEPS_LOGGED
@@ -24,7 +24,7 @@ COLUMNS = [
 WRONG_TIME = (BAD_TIME, JUMPED, OVERRUN)
 HOUR_S = 3600.0
 _TIMES = (PHASE + "step", OCCASIONAL_S, BETWEEN_STEPS)
-_USED = ("run_id", "arm", "factors", "step", "counted", "left_out", "overlap", STEPS_LOGGED, *_TIMES)
+_USED = ("run_id", "arm", "factors", "step", "counted", "left_out", "overlap", STEPS_LOGGED, BESIDE_S, *_TIMES)
 
 
 def cost_table(wide: pd.DataFrame, runs: Sequence[Run], plan: PlanRead) -> pd.DataFrame:
@@ -95,5 +95,8 @@ def _has_wrong_time(rows: pd.DataFrame) -> pd.Series:
 def paid_s(rows: pd.DataFrame) -> pd.Series:
     """The seconds of each row's steps, with their checkpoints and evaluations and the logged time between them."""
     known = [rows[name].astype(float) for name in _TIMES if name in rows]
+    if BESIDE_S in rows:
+        beside = rows[BESIDE_S].astype(float)
+        known.append(beside.where(rows[BETWEEN_STEPS].isna(), 0.0) if BETWEEN_STEPS in rows else beside)
     seconds = sum(one.where((one > 0) & (one <= ABSURD_S), 0.0) for one in known)
     return pd.Series(seconds, index=rows.index).where(~_has_wrong_time(rows), 0.0)

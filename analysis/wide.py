@@ -36,6 +36,8 @@ BY_CLOCK = "by_clock"
 """1 where a step's seconds are the wall clock from one logged step to the next, with all that lies between."""
 OCCASIONAL_S = "occasional_s"
 """The seconds of checkpoints and evaluations that a step's own timers name; they are no part of the step."""
+BESIDE_S = "beside_s"
+"""The seconds of those that the trainer times beside the step; the time between steps has them, where it is known."""
 KEYS = ["run_id", "arm", "factors", "seed", "attempt", "step", "resumed", "overlap", "counted", "left_out"]
 
 OVERRUN = "children exceed their parent"
@@ -120,7 +122,10 @@ def _without_occasional(tree: TimerTree, seconds: Columns, own: Columns, roundin
     """
     paths = [name.removeprefix(PHASE) for name in seconds]
     inside = [path for path in paths if path.startswith(tree.root + "/") and tree.is_occasional(path)]
+    beside = [path for path in paths if "/" not in path and path != tree.root and tree.declared(path)]
     found = seconds | own | {name: values for name, values in rounding.items() if not np.isnan(values).all()}
+    if beside:
+        found[BESIDE_S] = np.sum([np.nan_to_num(seconds[PHASE + path]) for path in beside], axis=0)
     if not inside:
         return found
     outermost = [path for path in inside if not any(path.startswith(f"{other}/") for other in inside)]
