@@ -160,6 +160,8 @@ class Trainer:
     """What its settings mean for a run, before it."""
     engine_gpus: Callable[[Mapping[str, Any], TimerTree], int | None] = lambda settings, tree: None
     """GPUs that only its engines use, beside a loop that overlaps or a server; None if no setting says so."""
+    pool_gpus: Callable[[Mapping[str, Any]], int] = lambda settings: 0
+    """GPUs of pools beside the trainer's and the engines', such as a reward model's own."""
     undecoded: Callable[[Mapping[str, Any], TimerTree], Iterable[str]] = lambda settings, tree: ()
     """What a run's numbers do not tell of its engine's iterations, and why."""
 

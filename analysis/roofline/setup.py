@@ -31,7 +31,7 @@ class DecodeSetup:
     gpu: str | None
     """The name of a known GPU, otherwise as the run reports it."""
     gpus: int | None
-    """Those of all nodes and of separate engines."""
+    """Those of all nodes, of separate engines and of other pools (a reward model's)."""
     nodes: int | None
     tensor_parallel: int | None
     replicas: int | None
@@ -80,6 +80,7 @@ class _SetupReader:
         self.engine_prefix = self.trainer.engine_prefix(self.engine.name, run.tree.series)
         self.served = self.trainer.is_served(self.settings, self.engine)
         self.separate = bool(run.tree.overlap) or self.served
+        self.beside = self.trainer.pool_gpus(self.settings)
         self.stages = positive_int(self.trainer.lookup(self.settings, "pipeline_parallel")) or 1
         gpus = run.hardware.get("gpus")
         names = [gpu.get("name") if isinstance(gpu, Mapping) else gpu for gpu in gpus] if isinstance(gpus, list) else []
@@ -115,7 +116,7 @@ class _SetupReader:
         """All but `unknown`."""
         parallel = 1 if self.engine.in_trainer else self.fact("tensor_parallel")
         nodes, gpus, contradicted = self._machines()
-        divides = gpus and parallel and gpus % parallel == 0 and self.stages == 1 and not self.separate
+        divides = gpus and parallel and (gpus - self.beside) % parallel == 0 and self.stages == 1 and not self.separate
         model, facts = self._model()
         dtype = self.engine_settings.get("dtype") or self.workload.get("dtype")
         if "dtype" in self.trainer.keys:
@@ -127,7 +128,7 @@ class _SetupReader:
             gpus=gpus,
             nodes=nodes,
             tensor_parallel=parallel,
-            replicas=gpus // parallel if divides and gpus and parallel else None,
+            replicas=(gpus - self.beside) // parallel if divides and gpus and parallel else None,
             model=model,
             facts=facts,
             number_bytes=self.engine.number_bytes if dtype in (None, "", "auto") else _BYTES.get(str(dtype)),
@@ -141,19 +142,21 @@ class _SetupReader:
     def _machines(self) -> tuple[int | None, int | None, list[str]]:
         """The nodes and the GPUs of the whole run, as the import's are, and an import's contradiction.
 
-        With separate engines verl's own settings are the trainer's, and no setting says which nodes the engines share.
+        With separate engines or another pool verl's own settings are the trainer's, and no setting says which nodes
+        the others share.
         """
-        if not self.separate:
+        if not self.separate and not self.beside:
             both = {word: self.fact(word) for word in _MACHINES}
             return both["nodes"], _product(both, _MACHINES), []
         nodes = positive_int(self.declared.get("nodes")) if self.imported else self.fact("nodes")
         declared = _product(self.declared, _MACHINES)
         of_trainer = _product(self.own if self.imported else {word: self.fact(word) for word in _MACHINES}, _MACHINES)
-        of_engines = self.trainer.engine_gpus(self.settings, self.run.tree)
-        total = of_trainer + of_engines if of_trainer and of_engines is not None else None
+        of_engines = self.trainer.engine_gpus(self.settings, self.run.tree) if self.separate else 0
+        total = of_trainer + of_engines + self.beside if of_trainer and of_engines is not None else None
         if not (of_trainer and declared) or (declared == total if total else declared > of_trainer):
             return nodes, total or declared, []
-        of_run = f"{total}, its engines' with them" if total else f"{of_trainer} without its engines'"
+        others = "its engines'" if self.separate else "its other pools'"
+        of_run = f"{total}, {others} with them" if total else f"{of_trainer} without {others}"
         return nodes, total, [f"import.nodes times import.gpus_per_node is {declared}, the run itself says {of_run}"]
 
     def _contradicted(self) -> Iterator[str]:
@@ -162,7 +165,7 @@ class _SetupReader:
         declared |= {"gpu": _gpu_name(self.declared), "model": self.declared.get("model")}
         for word, said in declared.items():
             own = self.reported_gpu if word == "gpu" else self.own[word]
-            if not (said and own) or (word in _MACHINES and self.separate):
+            if not (said and own) or (word in _MACHINES and (self.separate or self.beside)):
                 continue
             if contradicts_declared(str(own), str(said)) if word == "model" else said != own:
                 yield f"import.{word} is {said}, the run itself says {own}"

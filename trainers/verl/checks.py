@@ -12,10 +12,10 @@ from trainers.cases import Case, Check
 from trainers.engine_checks import attention_kernels, context
 from trainers.rule_table import rules_in
 from trainers.verl.driver.overrides import ACTOR, MODEL, ROLLOUT
+from trainers.verl.given import pools_beside
 from trainers.verl.releases import release_named
 
 _MODE = "trainer.v1.trainer_mode"
-_REWARD, _TEACHERS = "reward.reward_model", "distillation"
 
 
 def _one_completion(case: Case) -> bool:
@@ -63,16 +63,8 @@ def _pools(case: Case) -> dict[str, int]:
     """The GPUs of each pool beside the trainer's."""
     settings = case.settings
     engines = settings.get(_MODE) == "separate_async" and settings.get("trainer.use_v1", True)
-    sections = {
-        ROLLOUT: engines,
-        _REWARD: settings.true(f"{_REWARD}.enable_resource_pool"),
-        _TEACHERS: settings.true(f"{_TEACHERS}.enabled"),
-    }
-    return {
-        section: settings.int(f"{section}.nnodes") * settings.int(f"{section}.n_gpus_per_node")
-        for section, has in sections.items()
-        if has
-    }
+    of_engines = settings.int(f"{ROLLOUT}.nnodes") * settings.int(f"{ROLLOUT}.n_gpus_per_node")
+    return ({ROLLOUT: of_engines} if engines else {}) | pools_beside(settings)
 
 
 def _gpus_beside(case: Case) -> str | None:

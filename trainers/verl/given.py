@@ -21,6 +21,7 @@ _OF_YAML = re.compile(
 _NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?")
 
 TABLE = table_in(Path(__file__).parent)
+_REWARDS, _TEACHERS = ("reward.reward_model", "reward_model"), "distillation"
 KEYS = lists(TABLE["keys"])
 """A common name -> verl's settings for it (`Trainer.keys`)."""
 
@@ -31,6 +32,18 @@ def settings_of(args: Mapping[str, Any], composed: Mapping[str, Any] | None) -> 
     if composed is not None:
         return Settings(composed, frozenset(given), composed=True)
     return Settings({**release_named(str(args.get("version"))).defaults, **given}, frozenset(given))
+
+
+def pools_beside(settings: Settings) -> dict[str, int]:
+    """The GPUs of each pool beside the trainer's and the engines': of reward models (0.6 to 0.8 name them otherwise),
+    and of teachers.
+    """
+    sections = {of: settings.true(f"{of}.enable_resource_pool") for of in _REWARDS} | {
+        _TEACHERS: settings.true(f"{_TEACHERS}.enabled")
+    }
+    return {
+        of: settings.int(f"{of}.nnodes") * settings.int(f"{of}.n_gpus_per_node") for of, has in sections.items() if has
+    }
 
 
 def parsed(overrides: Iterable[str]) -> Iterator[tuple[str, Any]]:

@@ -9,6 +9,7 @@ from typing import Any
 from common.dotted import positive_int
 from common.verdicts import Verdict
 from trainers import Spread
+from trainers.cases import Settings
 from trainers.described import trainer_of
 from trainers.logs.log_files import json_lines
 from trainers.logs.record import TIMERS, Imported, StepRecord, as_number
@@ -19,7 +20,7 @@ from trainers.timers.tree import TimerTree, release_of
 from trainers.verl import console
 from trainers.verl.checks import CHECKS
 from trainers.verl.driver.overrides import BOOKKEEPING, ROLLOUT
-from trainers.verl.given import KEYS, TABLE, settings_of
+from trainers.verl.given import KEYS, TABLE, pools_beside, settings_of
 from trainers.verl.launch import LAUNCH
 from trainers.verl.releases import release_named
 from trainers.verl.settings import least_cpus, trainer_args
@@ -137,5 +138,6 @@ VERL = trainer_of(
     engine_options=_engine_options,
     checks=CHECKS,
     engine_gpus=_engine_gpus,
+    pool_gpus=lambda settings: sum(pools_beside(Settings(settings, frozenset())).values()),
     undecoded=_undecoded,
 )
