@@ -14,5 +14,7 @@ rule plan:
         # Snakemake's configuration with its overrides. Its order is the order of the arms in the report and of the
         # factors in a run's id. A function, because Snakemake does not expand braces in its value.
         config=lambda wildcards: json.dumps(config),
+        # What the configuration names and does not contain, as a script's text, changes with this alone.
+        fingerprint=PLAN.fingerprint,
     shell:
         'python -P "$ROLLOUTBENCH_MODULE" workflow.cli write-plan {params.config:q} --out {output:q} 2> {log:q}'

@@ -62,6 +62,8 @@ rule preflight:
     params:
         # A function, because Snakemake does not expand braces in its value.
         config=lambda wildcards: json.dumps(config),
+        # As in rule plan.
+        fingerprint=PLAN.fingerprint,
     shell:
         'python -P "$ROLLOUTBENCH_MODULE" workflow.cli write-preflight {params.config:q} --settings {input.settings:q} --setup {input.setup:q}'
         " --out {output:q} --clear 2> >(tee {log:q} >&2)"
@@ -113,6 +115,8 @@ if LOGGED:
             "../envs/controller/environment.yml"
         params:
             config=lambda wildcards: json.dumps(config),
+            # As in rule plan.
+            fingerprint=PLAN.fingerprint,
         shell:
             'python -P "$ROLLOUTBENCH_MODULE" workflow.cli write-preflight {params.config:q} --settings {input.settings:q} --setup {input.setup:q}'
             " --imported {input.imported:q} --before {input.before:q} --out {output:q} 2> >(tee {log:q} >&2)"

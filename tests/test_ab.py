@@ -401,3 +401,34 @@ def test_one_command_leads_from_a_script_to_a_verdict(tmp_path):
         cwd=tmp_path, env=env, capture_output=True, text=True, check=True,
     )  # fmt: skip
     assert "2 finished of 2 runs" in again.stdout
+
+
+@pytest.mark.full("two whole workflows by snakemake: a minute")
+def test_after_an_edit_of_the_script_new_runs_are_made_checked_and_reported(tmp_path):
+    program(tmp_path / "bin" / "python3")
+    (tmp_path / "console").write_text(CONSOLES["verl"]())
+    (tmp_path / "console-sglang").write_text((FORMATS / "verl-console-sglang-0.log").read_text())
+    env = {**os.environ, "BENCH": str(tmp_path), "PATH": f"{tmp_path / 'bin'}:/usr/bin:/bin"}
+    results = tmp_path / "results" / "run-ab"
+
+    def command(*words):
+        done = run_patiently([str(Path(sys.executable).with_name("rolloutbench")), *words], 300, cwd=tmp_path, env=env)
+        assert done.returncode == 0, done.stderr
+        return done.stdout + done.stderr
+
+    fingerprints = []
+    for script in (SCRIPT, SCRIPT + "# a comment\n"):
+        (tmp_path / "run.sh").write_text(script)
+        command("ab", "run.sh", "--seeds", "1", "--vary", "rollout.name=vllm,sglang")
+        command("run", "run-ab.yaml")
+        plan = json.loads((results / "plan.json").read_text())
+        done = {run: results / "runs" / run / "done.json" for run in plan["runs"]}
+        assert {run: json.loads(file.read_text())["fingerprint"] for run, file in done.items()} == plan["fingerprints"]
+        assert plan["fingerprint"] not in fingerprints
+        fingerprints.append(plan["fingerprint"])
+        reported = (results / "report.html").stat().st_mtime_ns
+        assert all(file.stat().st_mtime_ns < reported for file in done.values())
+        made = (results / "checked.json").stat().st_mtime_ns
+        assert made > (tmp_path / "run.sh").stat().st_mtime_ns, "an edited script is checked before it trains"
+    assert len((tmp_path / "calls").read_text().splitlines()) == 4
+    assert "Nothing to be done" in command("run", "run-ab.yaml")
