@@ -39,18 +39,21 @@ ERRORS, NOISE_WITHIN = 3.0, 0.05
 ONE_ANSWER = 2.0
 
 RESPONSES, PROMPTS, TURNS, MEAN_LENGTH = "responses", "prompt_length", "turns", "mean_length"
-TOOLS, SECONDS = "tool_seconds", "seconds"
-COLUMNS = (RESPONSES, PROMPTS, TURNS, TOOLS, MEAN_LENGTH)
-"""Columns of a side's steps: responses a step, and means of its prompts' tokens, turns, tools and responses' tokens."""
+TOOLS, SECONDS, ABORTED = "tool_seconds", "seconds", "aborted_percent"
+COLUMNS = (RESPONSES, PROMPTS, TURNS, TOOLS, ABORTED, MEAN_LENGTH)
+"""Columns of a side's steps: responses a step, means of its prompts' tokens, turns and tools, the percentage of its
+responses that were aborted and are empty, and the mean of its responses' tokens."""
 _LABELS = {
     RESPONSES: "the number of responses",
     PROMPTS: "the length of prompts",
     TURNS: "the number of turns",
+    ABORTED: "the share of aborted responses",
 }
 _WORDS = {
     RESPONSES: "{} against {} responses a step",
     PROMPTS: "prompts of {} against {} tokens",
-    TURNS: "{} against {} turns",
+    TURNS: "{} against {} turns or tool calls for each response",
+    ABORTED: "{}% against {}% of responses are aborted",
     TOOLS: "tool calls of {} against {} s for each response",
     MEAN_LENGTH: "responses of {} against {} tokens on average",
 }
@@ -77,8 +80,8 @@ class Work:
 def work_of(baseline: pd.DataFrame, arm: pd.DataFrame) -> Work:
     """How the work of two arms' steps differs; frames have the columns `COLUMNS`, `n`, `seconds`, NaN where unknown.
 
-    A number that one arm lacks is unknown for both. Logs without turns are of responses without tools, and prompts that
-    no log has are not compared.
+    A number that one arm lacks is unknown for both. Logs without turns are of responses without tools; prompts that no
+    log has, and few aborted responses that one log has, are not compared.
     """
     sides, unknown = (baseline, arm), {}
     for name, label in _LABELS.items():
@@ -88,6 +91,7 @@ def work_of(baseline: pd.DataFrame, arm: pd.DataFrame) -> Work:
             side[name].isna().all() or (side[name].nunique() == 1 and side[name].max() <= ONE_ANSWER) for side in sides
         ]
         nowhere = name == PROMPTS and all(side[name].isna().all() for side in sides)
+        nowhere |= name == ABORTED and not any((side[name] > 100 * WITHIN).any() for side in sides)
         if lacking and not nowhere and not (name == TURNS and all(without_tools)):
             unknown[name] = f"{label} of {' and '.join(lacking)} is not known"
     differs = "; ".join(text for name in (*_LABELS, TOOLS) if (text := _difference(sides, name)))
@@ -108,6 +112,7 @@ def _difference(sides: Sides, name: str) -> str:
     error = math.sqrt(sum(float(side[name].var(ddof=0)) / len(side) for side in sides))
     # Tools are not the engine's: their seconds are a part of the step's.
     whole = min(side[SECONDS].mean() for side in sides) if name == TOOLS else max(means)
+    whole = 100.0 if name == ABORTED else whole
     if apart <= whole * WITHIN or apart <= min(ERRORS * error, whole * NOISE_WITHIN):
         return ""
     digits = 0 if min(means) >= 100 else 1
@@ -274,6 +279,7 @@ def _samples(wide: pd.DataFrame) -> pd.DataFrame:
         PROMPTS: np.where(np.isnan(prompts), numbers_of(wide, "prompt_tokens") / responses, prompts),
         TURNS: numbers_of(wide, TURNS),
         TOOLS: numbers_of(wide, TOOLS),
+        ABORTED: 100 * numbers_of(wide, "aborted_share"),
         FLOOR: numbers_of(wide, EQUAL_FLOOR_S),
         "discarded": threw_away(wide),
         BY_CLOCK: numbers_of(wide, BY_CLOCK) > 0,

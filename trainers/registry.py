@@ -105,7 +105,7 @@ QUANTITIES = (
     *("reward", "mean_response_length", "max_response_length", "truncated_share", "reference_kl", "policy_entropy"),
     *("rollout_kl", "rollout_k3", "rollout_logp_gap", "rollout_probability_gap"),
     *("rollout_kl_kept", "rollout_kl_geometric"),
-    *("gradient_norm", "mean_prompt_length", "turns", "tool_seconds"),
+    *("gradient_norm", "mean_prompt_length", "turns", "tool_seconds", "aborted_share"),
     # Of loops that generate beside training: policy versions between sampling and training, the share of responses that
     # several versions sampled, what the trainer and the engines waited.
     *("staleness", "partial_share", "trainer_wait_s", "trainer_wait_share", "engine_wait_s", "engine_wait_share"),
