@@ -18,6 +18,7 @@ from analysis.wide import PHASE
 from analysis.windows import mean_of, steps_per_row
 from trainers.logs.hf_work import SAMPLES_PER_STEP
 from trainers.logs.record import STEPS_LOGGED
+from trainers.protocol import Ledger
 from trainers.registry import trainer_named
 
 STEP = "step"
@@ -61,12 +62,22 @@ def _ledger(run: Run, of_run: pd.DataFrame) -> list[object]:
     found = {name: _account(of_run, getattr(names, name), name == "in_flight", names.totals) for name in ACCOUNTS}
     if all(map(math.isnan, found.values())):
         return ["", *(math.nan,) * (len(ACCOUNTS) + 1), ""]
-    if math.isnan(found["trained"]):
+    unclear = {name: why for name in ACCOUNTS if (why := _unclear(of_run, getattr(names, name), names))}
+    found |= dict.fromkeys(unclear, math.nan)
+    if math.isnan(found["trained"]) and "trained" not in unclear:
         found["trained"] = _trained(run, of_run, names.unit)
-    lacking = [name.replace("_", " ") for name in ACCOUNTS if math.isnan(found[name])]
+    lacking = [name.replace("_", " ") + unclear.get(name, "") for name in ACCOUNTS if math.isnan(found[name])]
     others = sum(value for name, value in found.items() if name != "generated" and not math.isnan(value))
     open_ = math.nan if math.isnan(found["trained"]) else found["generated"] - others
     return [names.unit, *(found[name] for name in ACCOUNTS), open_, ", ".join(lacking)]
+
+
+def _unclear(of_run: pd.DataFrame, columns: Sequence[str], names: Ledger) -> str:
+    """Why an account that is logged has no sum: no number is below 0, and a blank cell of a plain table is unknown."""
+    logged = [of_run[name].astype(float) for name in columns if name in of_run]
+    if any((one < 0).any() for one in logged):
+        return " (negative)"
+    return " (blank cells)" if names.unit == Ledger().unit and any(one.isna().any() for one in logged) else ""
 
 
 def _account(of_run: pd.DataFrame, columns: Sequence[str], is_level: bool, totals: Sequence[str]) -> float:
