@@ -51,7 +51,10 @@ def compared(tmp_path_factory):
 def test_it_says_what_it_read_then_the_verdict_then_where_the_report_is(compared):
     folder, printed = compared
     lines = printed.splitlines()
-    assert lines[:2] == ["vllm: verl 0.6, vllm; 2 runs, 12 steps", "sglang: verl 0.6, sglang; 2 runs, 12 steps"]
+    assert lines[:2] == [
+        "vllm: verl (read as 0.6), vllm; 2 runs, 12 steps",
+        "sglang: verl (read as 0.6), sglang; 2 runs, 12 steps",
+    ]
     assert (
         lines[2].startswith("sglang: 1.13x faster than vllm: 55.8 s against 62.8 s per step (95% CI 1.02 to")
         and lines[-1] == "report: comparison/report.html"
@@ -175,7 +178,7 @@ def test_two_logs_that_name_neither_engine_nor_release_are_answered_first(capsys
 
     told, beside = said(str(VLLM), str(SGLANG))
     assert (told["arm"], told["baseline"]) == ("verl-console-sglang-0", "verl-console-vllm-0"), "named by their files"
-    assert "verl-console-vllm-0: verl 0.6, engine not in its log; 1 run, 6 steps" in beside
+    assert "verl-console-vllm-0: verl (read as 0.6), engine not in its log; 1 run, 6 steps" in beside
     last = beside.splitlines()[-1]
     assert last.startswith("Not in these logs: engine, release. Its timers are read as those of verl 0.6. ")
     assert (
@@ -213,6 +216,7 @@ def test_timers_of_no_release_are_read_as_the_nearest(capsys, tmp_path, monkeypa
     assert main(["compare", "a.log", "b.log", "--verdict-only"]) == 0
     said = " ".join(capsys.readouterr().out.split())
     assert "Not in these logs: engine, release. Its timers are read as those of verl 0.8. `--names" in said, said
+    assert ": verl (read as 0.8), engine not in its log; " in said, said
 
 
 def test_a_copy_is_no_further_run(capsys, tmp_path, monkeypatch):

@@ -126,7 +126,9 @@ def test_the_configuration_that_nemo_rl_prints_is_read(tmp_path):
     nemo(tmp_path / "half.log", 24.0, model="google/gemma-3-4b-it", prompts=16)
     shown = compared(tmp_path, "a.log", "half.log")
     assert (
-        "a: nemo-rl 0.7, vllm; " in shown.stdout and "gemma-3-1b-it" in shown.stdout and "gemma-3-4b-it" in shown.stdout
+        "a: nemo-rl (read as 0.7), vllm; " in shown.stdout
+        and "gemma-3-1b-it" in shown.stdout
+        and "gemma-3-4b-it" in shown.stdout
     )
     nemo(tmp_path / "half.log", 24.0, prompts=16)
     text, _ = answer(tmp_path, "a.log", "half.log")

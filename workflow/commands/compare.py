@@ -144,7 +144,7 @@ def _answer(content: Content, arms: Sequence[ComparedArm], args: argparse.Namesp
     if (args.step_seconds or args.unit) and not any(verdict.code == COLUMNS_TAKEN for verdict in read):
         flag = "--step-seconds" if args.step_seconds else "--unit"
         told.append(f"{flag} was not used: it is of a column of a table, and no run was read from one.")
-    for line in (*_summary(content), *left_out, *sentences, *dict.fromkeys(taken), *told):
+    for line in (*_summary(arms, content), *left_out, *sentences, *dict.fromkeys(taken), *told):
         _say(line, args)
 
     def as_markdown() -> str:
@@ -182,9 +182,7 @@ def _not_in_logs(arms: Sequence[ComparedArm], content: Content) -> list[str]:
         lacking.append("engine")
         flags.append(f"--names {','.join('ENGINE' if arm.engine == UNKNOWN else arm.name for arm in arms)}")
         gains.append("the engines' settings and floors")
-    # Of a log with the step's seconds alone, every release says the same.
-    divided = {run.arm: run for run in content.runs if len(pc.unique(_rows(run, "phase")["name"])) > 1}
-    if unnamed := [divided[arm.name] for arm in arms if arm.release_unknown and arm.name in divided]:
+    if unnamed := [*_without_release(arms, content).values()]:
         lacking.append("release")
         flags.append(f"--release {unnamed[0].tree.series}")
         gains.append("the release's defaults")
@@ -198,20 +196,28 @@ def _not_in_logs(arms: Sequence[ComparedArm], content: Content) -> list[str]:
     return [*found, f"Not in these logs: {', '.join(lacking)}.{how} `{' '.join(flags)}`{adds}."] if lacking else found
 
 
+def _without_release(arms: Sequence[ComparedArm], content: Content) -> dict[str, Run]:
+    """A run of each arm whose logs do not name their release, though its timers depend on it."""
+    # Of a log with the step's seconds alone, every release says the same.
+    divided = {run.arm: run for run in content.runs if len(pc.unique(_rows(run, "phase")["name"])) > 1}
+    return {arm.name: divided[arm.name] for arm in arms if arm.release_unknown and arm.name in divided}
+
+
 def _say(line: str, args: argparse.Namespace) -> None:
     """Print a line beside the verdict: on stderr if a program reads the verdict."""
     print(shown(line), file=sys.stderr if args.json or args.markdown else sys.stdout, flush=True)
 
 
-def _summary(content: Content) -> list[str]:
+def _summary(arms: Sequence[ComparedArm], content: Content) -> list[str]:
     """A line per arm: its timer tree, engine, runs and steps."""
     lines = []
+    unnamed = _without_release(arms, content)
     for name, arm in content.plan.arms.items():
         own = [run for run in content.runs if run.arm == name]
         if own:
             scalars = [_rows(run, "scalar") for run in own]
             steps = sum(run.done["steps"] for run in own) + int(sum(map(_more_steps, scalars)))
-            trees = ", ".join(dict.fromkeys(_source_of(run) for run in own))
+            trees = ", ".join(dict.fromkeys(_source_of(run, name in unnamed) for run in own))
             engine = "engine not in its log" if arm["engine"] == UNKNOWN else arm["engine"]
             results = _of_results(own[0])
             rows = f"{count_of(len(own), 'run')}, {count_of(steps, 'result' if results else 'step')}"
@@ -242,11 +248,14 @@ def _of_results(run: Run) -> bool:
     return trainer_named(run.tree.trainer).step_of != "step"
 
 
-def _source_of(run: Run) -> str:
+def _source_of(run: Run, release_unknown: bool) -> str:
     """What a run was read from: its timer tree, a table, or a benchmark's format."""
     if _of_results(run):
         return str(run.done["sources"][0]["format"])
-    return "a table" if run.tree.mode == MODE else run.tree.name
+    if run.tree.mode == MODE:
+        return "a table"
+    series = run.tree.series
+    return run.tree.name.replace(series, f"(read as {series})", 1) if release_unknown and series else run.tree.name
 
 
 def _range(runs: Sequence[pa.Table], scalar: str, unit: str) -> str:

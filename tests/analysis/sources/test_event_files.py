@@ -83,7 +83,7 @@ def said(found, code):
     ("row", "place", "named"),
     [
         (trl, "runs/Nov27_10-00-00_host", "a: trl 1.16 native, vllm; 1 run, 30 steps"),
-        (verl, ".", "a: verl 0.8, engine not in its log; 1 run, 30 steps"),
+        (verl, ".", "a: verl (read as 0.8), engine not in its log; 1 run, 30 steps"),
         (own, ".", "time/total is the step's seconds, time/rollout, time/train its phases"),
         (sft, "runs", "wall_time is a clock, and the step's seconds are its differences"),
     ],
@@ -218,7 +218,7 @@ def test_a_named_column_counts_in_the_files_that_have_it_alone(tmp_path, capsys,
     write(tmp_path / "b", verl)
     assert main(["compare", "a", "b", "--verdict-only", "--step-seconds", "time/rollout"]) == 0
     said = capsys.readouterr().out
-    assert "time/rollout is the step's seconds" in said and "b: verl 0.8" in said
+    assert "time/rollout is the step's seconds" in said and "b: verl (read as 0.8)" in said
 
 
 def test_a_configuration_imports_a_folder_and_its_format_is_checked(tmp_path):
