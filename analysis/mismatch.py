@@ -168,7 +168,8 @@ def of_rollouts(wide: pd.DataFrame, one: Compared) -> tuple[dict[str, float], di
         {arm: mean_of_runs(side, column_of(wide, side, name)) for side, arm in one.named_sides}
         for name in ("staleness", "acceptance_length")
     ]
-    return means[0], {arm: "drafts tokens" for arm, length in means[1].items() if length > 1}
+    # Who logs a length drafts, also where no draft is accepted.
+    return means[0], {arm: "drafts tokens" for arm, length in means[1].items() if not math.isnan(length)}
 
 
 def jumps(wide: pd.DataFrame, one: Compared, quantity: str) -> list[tuple[str, int, float]]:
