@@ -48,6 +48,7 @@ _LABELS = {
     PROMPTS: "the length of prompts",
     TURNS: "the number of turns",
     ABORTED: "the share of aborted responses",
+    TOOLS: "the time of tool calls",
 }
 _WORDS = {
     RESPONSES: "{} against {} responses a step",
@@ -81,7 +82,8 @@ def work_of(baseline: pd.DataFrame, arm: pd.DataFrame) -> Work:
     """How the work of two arms' steps differs; frames have the columns `COLUMNS`, `n`, `seconds`, NaN where unknown.
 
     A number that one arm lacks is unknown for both. Logs without turns are of responses without tools; prompts that no
-    log has, and few aborted responses that one log has, are not compared.
+    log has are not compared, nor few aborted responses that one log has, nor tools that take no time in the logs that
+    have them.
     """
     sides, unknown = (baseline, arm), {}
     for name, label in _LABELS.items():
@@ -92,15 +94,22 @@ def work_of(baseline: pd.DataFrame, arm: pd.DataFrame) -> Work:
         ]
         nowhere = name == PROMPTS and all(side[name].isna().all() for side in sides)
         nowhere |= name == ABORTED and not any((side[name] > 100 * WITHIN).any() for side in sides)
-        if lacking and not nowhere and not (name == TURNS and all(without_tools)):
+        needless = (name == TURNS and all(without_tools)) or (name == TOOLS and not _tools_take_time(sides))
+        if lacking and not nowhere and not needless:
             unknown[name] = f"{label} of {' and '.join(lacking)} is not known"
-    differs = "; ".join(text for name in (*_LABELS, TOOLS) if (text := _difference(sides, name)))
+    differs = "; ".join(text for name in _LABELS if (text := _difference(sides, name)))
     lengths, settle = _difference(sides, MEAN_LENGTH), ""
     if unknown and not differs:
         batch = " (import.batch_size of the arms)" if RESPONSES in unknown else ""
         settle = f"logs with {join_first([_LABELS[name] for name in unknown], 3)}{batch}"
     why = "; ".join(filter(None, (differs, *unknown.values(), lengths if unknown else "")))
     return Work(differs, lengths, why, settle)
+
+
+def _tools_take_time(sides: Sides) -> bool:
+    """Whether the tool calls that an arm logs are a part of a step's seconds that matters."""
+    step_s = min(side[SECONDS].mean() for side in sides)
+    return any(side[TOOLS].mean() > step_s * WITHIN for side in sides)
 
 
 def _difference(sides: Sides, name: str) -> str:
