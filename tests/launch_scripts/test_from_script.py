@@ -19,6 +19,7 @@ from tests.patience import run as run_patiently
 from tests.trainers import article
 from tests.trainers.composed import composed_by
 from tests.trainers.verl.tiers import SECOND
+from trainers.verl.given import TABLE
 from workflow.cli import main
 from workflow.commands import new_from_script as from_script
 from workflow.config.plan import load_plan
@@ -468,3 +469,32 @@ def test_nothing_of_a_script_is_run():
     Path("run.sh").write_text("touch was-run; x=$(touch was-run)\n" + article_script(), encoding="utf-8")
     planned(Path("run.sh"))
     assert not Path("was-run").exists() and os.environ["HF_HUB_OFFLINE"] == "1"
+
+
+def test_a_misspelt_key_is_named_with_the_one_that_is_meant():
+    rollout = "actor_rollout_ref.rollout"
+    slips = {
+        f"{rollout}.gpu_memory_utilisation": f"{rollout}.gpu_memory_utilization",
+        f"{rollout}.tensor_model_parallel_sizee": f"{rollout}.tensor_model_parallel_size",
+        "actor_rollout_ref.rolout.max_num_seqs": f"{rollout}.max_num_seqs",
+        "trainer.total_trainnig_steps": "trainer.total_training_steps",
+    }
+    text = article_script().replace(" 2>&1", "".join(f" {key}=2" for key in slips) + " 2>&1")
+    _, said = written(text)
+    said = " ".join(said.split())
+    for slip, meant in slips.items():
+        assert f"{slip}: a slip (did you mean {meant}?)" in said, said
+    assert said.count("did you mean") == len(slips)
+
+
+@pytest.mark.parametrize("version", ["0.4.1", "0.9.1"])
+def test_no_key_that_verl_has_is_called_misspelt(version):
+    """Those of a release that no table names are close to no known one; what a table names of keys exists."""
+    files = ROOT / "tests" / "trainers" / "verl" / "defaults"
+    has = {one: set(json.loads((files / f"{one}.json").read_text())) for one in ("0.4.1", "0.9.1")}
+    assert set(TABLE["launch"]["others"]) <= has["0.4.1"] | has["0.9.1"]
+    needed = {"algorithm.adv_estimator": "grpo"} | dict.fromkeys(TABLE["launch"]["backends"], "fsdp")
+    words = [f"{key}={value}" for key, value in (dict.fromkeys(sorted(has[version]), "1") | needed).items()]
+    Path("run.sh").write_text(f"python -m verl.trainer.main_ppo {' '.join(words)}\n")
+    left = read_launch_script(Path("run.sh")).left
+    assert not [one for one in left if "did you mean" in one.why]
