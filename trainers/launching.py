@@ -63,6 +63,8 @@ class Launched:
     """The trainer's setting -> the workload's word that decides it; also `seeds` and `engine`."""
     seed: int = 0
     left: list[Left] = field(default_factory=list)
+    to_write: dict[str, str] = field(default_factory=dict)
+    """The workload's words that the script leaves to its caller -> what is to be done about each."""
 
 
 class Checkpoints(NamedTuple):

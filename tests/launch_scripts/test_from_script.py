@@ -498,3 +498,19 @@ def test_no_key_that_verl_has_is_called_misspelt(version):
     Path("run.sh").write_text(f"python -m verl.trainer.main_ppo {' '.join(words)}\n")
     left = read_launch_script(Path("run.sh")).left
     assert not [one for one in left if "did you mean" in one.why]
+
+
+def test_a_number_that_the_caller_sets_is_asked_for_and_not_taken_in_silence():
+    words = "algorithm.adv_estimator=grpo actor_rollout_ref.rollout.name=vllm actor_rollout_ref.rollout.n=$NN "
+    words += "data.max_response_length=$LENGTH trainer.total_training_steps=$STEPS data.train_files=a.parquet "
+    text = f"python -m verl.trainer.main_ppo {words} actor_rollout_ref.model.path=Qwen/Qwen2.5-7B\n"
+    raw, said = written(text, "--steps", "30")
+    listed, _, following = said.partition(" next: ")
+    assert "actor_rollout_ref.rollout.n=$NN: $NN: not set in the script: 1 is used; correct workload.num_gen" in listed
+    assert "data.max_response_length=$LENGTH: $LENGTH: not set in the script: 512 is used" in listed
+    assert "in run.yaml: set workload.num_generations by the value of actor_rollout_ref.rollout.n=$NN" in following
+    assert "in run.yaml: set workload.max_response_length by the value of" in following
+    assert raw["workload"]["steps"] == 30 and "set workload.steps" not in following
+    Path("run.yaml").unlink()
+    _, said = written(text.replace("$NN", "8"))
+    assert "workload.num_generations" not in said and "set workload.steps by the value of" in said

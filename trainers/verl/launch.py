@@ -24,6 +24,8 @@ _DEFAULT_ENGINE = "vllm"
 # Of two parts of a key; between verl's own keys it is met by those alone that the tables name both.
 _CLOSE = 0.85
 _TABLE = TABLE["launch"]
+_NUMBERS = [key for key, value in _TABLE["defaults"].items() if isinstance(value, int | float)]
+_TOTAL = "trainer.total_training_steps"
 _REWARD_SECTIONS = ("custom_reward_function", "reward.custom_reward_function")
 
 
@@ -45,7 +47,9 @@ def launch(words: Sequence[Argument], around: Surroundings) -> Launched:
     """The experiment of the command; a `UserError` if it trains with another estimator than GRPO's."""
     _require_fsdp(words)
     release = next(reversed(releases()))
-    values = {**_TABLE["defaults"], **settings(words, around, release.version)}
+    given = settings(words, around, release.version)
+    unset = [key for key in (*_NUMBERS, _TOTAL) if "$" in str(given.get(key))]
+    values = {**_TABLE["defaults"], **{key: value for key, value in given.items() if key not in unset}}
     estimator = values.get("algorithm.adv_estimator")
     if estimator != "grpo":
         raise UserError(
@@ -59,10 +63,12 @@ def launch(words: Sequence[Argument], around: Surroundings) -> Launched:
         found.left.append(Left(0, f"{ROLLOUT}.name", why, "change baseline and arms if it is another"))
     for name, asked in (("nodes", around.nodes), ("gpus_per_node", around.gpus_per_node)):
         # `trainer.nnodes=$SLURM_JOB_NUM_NODES` is what the script requests.
-        if (word := _given(words, KEYS[name][0])) is not None and word.unknown and asked:
+        if KEYS[name][0] in unset and asked:
             found.workload[name] = asked
+            unset.remove(KEYS[name][0])
     found.seed = as_count(values.get("data.seed"))
     found.owners = _owners(found, release)
+    _leave_to_caller(found, unset, words)
     not_options = (*release.job_keys, *release.reserved_keys, *BOOKKEEPING, *_REWARD_SECTIONS)
     for word in words:
         key, equals, text = word.text.partition("=")
@@ -73,7 +79,7 @@ def launch(words: Sequence[Argument], around: Surroundings) -> Launched:
             found.left.append(
                 Left(word.line, bare.rpartition(".")[2], "names, trackers and places: the job sets its own")
             )
-        elif bare not in {*_TABLE["by_words"], *found.owners} and not listed_part(bare, not_options):
+        elif bare not in {*_TABLE["by_words"], *found.owners, *unset} and not listed_part(bare, not_options):
             _option(found, word, key, value_of(text))
     found.left += _slips(words, _known(found, release))
     found.left += _not_kept(values, found, words)
@@ -81,6 +87,23 @@ def launch(words: Sequence[Argument], around: Surroundings) -> Launched:
         key: theirs for key, theirs in _TABLE["unlike_ours"].items() if not _given(words, key)
     } | found.options
     return found
+
+
+def _leave_to_caller(found: Launched, unset: Sequence[str], words: Sequence[Argument]) -> None:
+    """List the numbers that the script takes from its caller, and say where their values are to be written."""
+    for key in unset:
+        word = _given(words, key)
+        assert word is not None
+        owner = "steps" if key == _TOTAL else found.owners.get(key, "")
+        target = f"workload.{owner}" if owner in Workload.model_fields else owner or key
+        names = ", ".join(word.unknown) or word.text
+        default = _TABLE["defaults"].get(key, _STEPS)
+        why = f"{names}: not set in the script: {default} is used"
+        found.left.append(Left(word.line, word.text, why, f"correct {target}"))
+        todo = f"set {target} by the value of {word.text}"
+        if owner in ("num_generations", "batch_size"):
+            todo += " (batch_size counts completions: prompts x num_generations)"
+        found.to_write[owner or key] = todo
 
 
 def _require_fsdp(words: Sequence[Argument]) -> None:
@@ -109,7 +132,7 @@ def _workload(values: Mapping[str, Any]) -> dict[str, Any]:
     generations = as_count(values.get(f"{ROLLOUT}.n"), 1)
     prompts = as_count(values.get("data.train_batch_size"), 1)
     mini = as_count(values.get(f"{ACTOR}.ppo_mini_batch_size"), prompts)
-    steps = as_count(values.get("trainer.total_training_steps")) or _STEPS
+    steps = as_count(values.get(_TOTAL)) or _STEPS
     warmup = as_count(values.get(f"{ACTOR}.optim.lr_warmup_steps"), -1)
     ratio = values.get(f"{ACTOR}.optim.lr_warmup_steps_ratio") or 0.0
     modes = {mode: name for name, mode in reversed([*LOSSES.items()])}
@@ -218,7 +241,7 @@ def _not_kept(values: Mapping[str, Any], found: Launched, words: Sequence[Argume
         files = values.get(key)
         if isinstance(files, list) and len(files) > 1:
             yield Left(_line(words, key), key, f"{len(files)} files: only the first is used", "join them into one file")
-    if _given(words, "trainer.total_training_steps") is None:
+    if _given(words, _TOTAL) is None:
         epochs = values.get("trainer.total_epochs")
         text = f"trainer.total_epochs={epochs}: a comparison trains {found.workload['steps']} steps"
         yield Left(_line(words, "trainer.total_epochs"), "trainer.total_epochs", text, "change workload.steps")

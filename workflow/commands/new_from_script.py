@@ -77,6 +77,7 @@ def new(args: argparse.Namespace) -> None:
         for key, section in raw["workload"].items()
         if isinstance(section, dict) and section.get("revision") == NO_COMMIT
     ]
+    first += [f"in {file}: {todo}" for word, todo in read.launched.to_write.items() if word not in given]
     if read.request:
         setup = folder / "setup.sh"
         # A profile's paths are seen from the checkout.
