@@ -11,6 +11,7 @@ import sys
 import time
 
 import pytest
+import yaml
 
 from workflow.cli import COMMANDS, main
 from workflow.commands.parser import EXIT_CODES, parser
@@ -126,3 +127,23 @@ def test_an_unknown_command_gets_the_nearest_one_and_none_the_whole_help(capsys)
     said = capsys.readouterr().err
     assert "error: unknown command 'comparre' (did you mean compare?); known: new, check, run," in said
     assert "write-plan" not in said
+
+
+@pytest.mark.parametrize("command", ["status", "report", "cancel"])
+def test_of_an_experiment_that_was_started_elsewhere_the_folder_is_named(command, tmp_path, monkeypatch, capsys):
+    """Its script and its results are seen from there: from here all its runs would look as if never started."""
+    folder = tmp_path / "my runs"
+    (folder / "results" / "mine").mkdir(parents=True)
+    arms = {"a": {"trainer": "command", "engine": "vllm", "options": {"script": "run.sh"}}}
+    (folder / "c.yaml").write_text(yaml.safe_dump({"experiment": "mine", "baseline": "a", "arms": arms}))
+    (folder / "run.sh").write_text("python3 -m verl.trainer.main_ppo a=1\n")
+    monkeypatch.chdir(tmp_path)
+    assert main([command, "my runs/c.yaml"]) == 1
+    said = capsys.readouterr().err
+    assert (
+        "the results of my runs/c.yaml are in my runs/results/mine" in said
+        and "cd 'my runs', and then give c.yaml" in said
+    )
+    monkeypatch.chdir(folder)
+    main([command, "c.yaml"])
+    assert "cd " not in capsys.readouterr().err

@@ -180,7 +180,25 @@ class Plan:
 
 def plan_of(file: Path | None) -> Plan:
     """The plan of a configuration file, to look at its runs: its sources need not be on this machine."""
-    return plan_runs(parse_config(read_yaml(file or CONFIG)), cache(stack_facts))
+    file = file or CONFIG
+    raw = read_yaml(file)
+    _require_started_here(file, str(raw.get("experiment")))
+    return plan_runs(parse_config(raw), cache(stack_facts))
+
+
+def _require_started_here(file: Path, experiment: str) -> None:
+    """`UserError` if the results are beside the configuration and not here: paths are seen from where it started."""
+    here = Path("results") / experiment
+    beside = file.parent / here
+    try:
+        is_elsewhere = beside.is_dir() and not here.is_dir()
+    except OSError:  # the name is too long, or the folder may not be read
+        is_elsewhere = False
+    if is_elsewhere:
+        raise UserError(
+            f"the results of {file} are in {beside}, and all its paths are seen from the folder where it was started; "
+            f"go there first: cd {shlex.quote(str(file.parent))}, and then give {file.name}"
+        )
 
 
 def load_plan(raw: Mapping[str, Any]) -> Plan:
