@@ -21,7 +21,9 @@ def test_a_run_gives_a_tree(run_dir, tmp_path):
     version = json.loads((run_dir / "done.json").read_text())["versions"]["verl"]
     frame, metadata = collected(run_dir, tmp_path / "steps.parquet")
     assert metadata["timers"] == f"verl {version}"
-    assert {v["code"] for v in metadata["verdicts"]} <= {"timer-place"}, "no warning of undeclared timers"
+    # The made-up batch ends no response by a token, and 0.9.1's buffer is polled: both are said; no timer is in doubt.
+    said = {v["code"] for v in metadata["verdicts"]}
+    assert said <= {"timer-place", "responses-shortened", "wait-polled"}, "no warning of undeclared timers"
     assert sorted(set(frame["step"])) == [1, 2, 3, 4], "the validation before the first step is none"
     phases = frame[frame["kind"] == "phase"]
     root = phases[phases["name"] == "step"].set_index("step")
