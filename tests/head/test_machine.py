@@ -35,12 +35,12 @@ def test_too_few_gpus_are_told_where_a_training_would_start(tmp_path, monkeypatc
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     executable(tmp_path / "bin" / "nvidia-smi", "echo NVIDIA-SMI has failed >&2\nexit 9")
     with pytest.raises(UserError, match=r"needs 1 GPU .* this machine has none to use \(nvidia-smi -L: NVIDIA-SMI has"):
-        require_requests_of(snakemake(), plan, starts=True)
-    require_requests_of(snakemake(), plan)
-    require_requests_of(snakemake(until={"stack"}), plan, starts=True)
-    require_requests_of(snakemake(targets={"plan"}), plan, starts=True)
+        require_requests_of(snakemake(), "train", plan, starts=True)
+    require_requests_of(snakemake(), "train", plan)
+    require_requests_of(snakemake(until={"stack"}), "train", plan, starts=True)
+    require_requests_of(snakemake(targets={"plan"}), "train", plan, starts=True)
     for run_id in plan.runs:
         folder = Path(plan.folder, "runs", run_id)
         folder.mkdir(parents=True)
         (folder / "done.json").write_text(json.dumps({"fingerprint": plan.runs[run_id].fingerprint}))
-    require_requests_of(snakemake(), plan, starts=True)
+    require_requests_of(snakemake(), "train", plan, starts=True)

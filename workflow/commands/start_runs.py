@@ -90,12 +90,13 @@ def snakemake_words(config: Path, options: Sequence[str]) -> list[str]:
     named = {option.partition("=")[0] for option in options}
     words = []
     # In the checkout Snakemake finds the rules itself.
-    if not named & {"-s", "--snakefile"} and not (_RULES.is_file() and _RULES.samefile(ROOT / _RULES)):
+    in_checkout = _RULES.is_file() and _RULES.samefile(ROOT / _RULES)
+    if not in_checkout and not named & {"-s", "--snakefile"}:
         words += ["-s", str(ROOT / _RULES)]
     if "--profile" not in named:
         profile = site_for(None, parse_config(read_yaml(config)).experiment).profile
         here = Path("profiles", "local")
-        words += ["--profile", str(profile or (ROOT / here if words else here))]
+        words += ["--profile", str(profile or (here if in_checkout else ROOT / here))]
     return [*words, "--configfile", str(config), *options]
 
 
