@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from analysis.compared import MEAN_LENGTH, PROMPTS, RESPONSES, TOOLS, TURNS, Compared, common_of
+from analysis.compared import ABORTED, MEAN_LENGTH, PROMPTS, RESPONSES, TOOLS, TURNS, Compared, common_of
 from analysis.ratio import FLOOR, LENGTHS
 
 SECONDS = "seconds"
@@ -185,6 +185,7 @@ def side_of(arm: str, runs: Sequence[dict[str, Floats]]) -> pd.DataFrame:
             PROMPTS: float(PROMPT),
             TURNS: np.nan,
             TOOLS: np.nan,
+            ABORTED: np.nan,
             MEAN_LENGTH: np.nan,
             "discarded": False,
         }

@@ -354,7 +354,7 @@ def test_a_table_with_a_trainers_names_is_of_that_trainer(tmp_path, form, first,
             Path(f"{name}-{form}").write_text("".join(json.dumps(row) + "\n" for row in table))
     files = [f"a-{form}", f"b-{form}"]
     assert main(["compare", *files, "--report", "out", "--save", "mine.yaml"]) == 0
-    assert ": verl 0." in capsys.readouterr().out
+    assert ": verl (read as 0." in capsys.readouterr().out
     steps = pd.read_parquet(next(Path("out").glob("runs/b-*/steps.parquet")))
     (own_s,) = steps[(steps["step"] == 3) & (steps["name"] == "step/gen")]["exclusive_s"]
     assert own_s == 5.0, "generate_sequences is within gen"
