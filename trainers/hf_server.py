@@ -101,6 +101,7 @@ def engines_and_gpus(values: Mapping[str, Any]) -> tuple[int, int]:
     return engines, engines * int(values.get(TENSOR_PARALLEL) or 1)
 
 
-def engine_gpus(settings: Mapping[str, Any], tree: TimerTree) -> int | None:
+def gpus_beside(settings: Mapping[str, Any], tree: TimerTree, separate: bool) -> int | None:
     """GPUs of a server alone: in a driven run the workload includes them; no setting shows another's."""
-    return 0 if settings.get(SERVER[0]) == SERVER[1] and tree.mode != NATIVE else None
+    is_ours = settings.get(SERVER[0]) == SERVER[1] and tree.mode != NATIVE
+    return 0 if is_ours or not separate else None

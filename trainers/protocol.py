@@ -158,10 +158,11 @@ class Trainer:
     alone, and counts first. Without any it is given none; None: not known."""
     checks: tuple[Check, ...] = ()
     """What its settings mean for a run, before it."""
-    engine_gpus: Callable[[Mapping[str, Any], TimerTree], int | None] = lambda settings, tree: None
-    """GPUs that only its engines use, beside a loop that overlaps or a server; None if no setting says so."""
-    pool_gpus: Callable[[Mapping[str, Any]], int] = lambda settings: 0
-    """GPUs of pools beside the trainer's and the engines', such as a reward model's own."""
+    gpus_beside: Callable[[Mapping[str, Any], TimerTree, bool], int | None] = lambda settings, tree, separate: (
+        None if separate else 0
+    )
+    """GPUs beside the trainer's: of engines that are separate (a loop that overlaps, a server), and of other pools,
+    such as a reward model's own; None if no setting says so."""
     undecoded: Callable[[Mapping[str, Any], TimerTree], Iterable[str]] = lambda settings, tree: ()
     """What a run's numbers do not tell of its engine's iterations, and why."""
 

@@ -80,7 +80,7 @@ class _SetupReader:
         self.engine_prefix = self.trainer.engine_prefix(self.engine.name, run.tree.series)
         self.served = self.trainer.is_served(self.settings, self.engine)
         self.separate = bool(run.tree.overlap) or self.served
-        self.beside = self.trainer.pool_gpus(self.settings)
+        self.beside = self.trainer.gpus_beside(self.settings, run.tree, self.separate)
         self.stages = positive_int(self.trainer.lookup(self.settings, "pipeline_parallel")) or 1
         gpus = run.hardware.get("gpus")
         names = [gpu.get("name") if isinstance(gpu, Mapping) else gpu for gpu in gpus] if isinstance(gpus, list) else []
@@ -116,7 +116,8 @@ class _SetupReader:
         """All but `unknown`."""
         parallel = 1 if self.engine.in_trainer else self.fact("tensor_parallel")
         nodes, gpus, contradicted = self._machines()
-        divides = gpus and parallel and (gpus - self.beside) % parallel == 0 and self.stages == 1 and not self.separate
+        # Separate engines have GPUs of their own, which no setting shares out.
+        shared = gpus - (self.beside or 0) if gpus and self.stages == 1 and not self.separate else None
         model, facts = self._model()
         dtype = self.engine_settings.get("dtype") or self.workload.get("dtype")
         if "dtype" in self.trainer.keys:
@@ -128,7 +129,7 @@ class _SetupReader:
             gpus=gpus,
             nodes=nodes,
             tensor_parallel=parallel,
-            replicas=(gpus - self.beside) // parallel if divides and gpus and parallel else None,
+            replicas=shared // parallel if shared and parallel and shared % parallel == 0 else None,
             model=model,
             facts=facts,
             number_bytes=self.engine.number_bytes if dtype in (None, "", "auto") else _BYTES.get(str(dtype)),
@@ -151,8 +152,7 @@ class _SetupReader:
         nodes = positive_int(self.declared.get("nodes")) if self.imported else self.fact("nodes")
         declared = _product(self.declared, _MACHINES)
         of_trainer = _product(self.own if self.imported else {word: self.fact(word) for word in _MACHINES}, _MACHINES)
-        of_engines = self.trainer.engine_gpus(self.settings, self.run.tree) if self.separate else 0
-        total = of_trainer + of_engines + self.beside if of_trainer and of_engines is not None else None
+        total = of_trainer + self.beside if of_trainer and self.beside is not None else None
         if not (of_trainer and declared) or (declared == total if total else declared > of_trainer):
             return nodes, total or declared, []
         others = "its engines'" if self.separate else "its other pools'"

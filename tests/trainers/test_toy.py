@@ -74,9 +74,9 @@ def told(stack):
     return StackPins("cpu", np.__version__, {"numpy": np.__version__})
 
 
-def test_what_describes_a_trainer_is_few_fields():
+def test_what_describes_a_trainer_is_thirty_fields_at_most():
     parts = (Trainer, Driver, Logs, LogFormat)
-    assert sum(len(fields(part)) for part in parts) <= 31
+    assert sum(len(fields(part)) for part in parts) <= 30
 
 
 def test_it_is_planned_as_any_other():

@@ -216,6 +216,6 @@ SWIFT = trainer_of(
         _weights_in_half,
         context,
     ),
-    engine_gpus=hf_server.engine_gpus,
+    gpus_beside=hf_server.gpus_beside,
     undecoded=_undecoded,
 )

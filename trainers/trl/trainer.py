@@ -136,5 +136,5 @@ TRL = trainer_of(
         context,
         lambda case: weights_in_half(case, "model_init_kwargs.dtype", case.settings.true(LORA)),
     ),
-    engine_gpus=hf_server.engine_gpus,
+    gpus_beside=hf_server.gpus_beside,
 )

@@ -96,6 +96,12 @@ def _engine_gpus(settings: Mapping[str, Any], tree: TimerTree) -> int | None:
     return 0 if str(settings.get("rollout.nnodes")) == "0" and tree.mode == "fully_async" else None
 
 
+def _gpus_beside(settings: Mapping[str, Any], tree: TimerTree, separate: bool) -> int | None:
+    of_engines = _engine_gpus(settings, tree) if separate else 0
+    others = sum(pools_beside(Settings(settings, frozenset())).values())
+    return None if of_engines is None else of_engines + others
+
+
 _HIDDEN = {
     f"{ROLLOUT}.multi_turn.enable": "response lengths include the tools' answers",
     f"{ROLLOUT}.mtp.enable": "one iteration generates several tokens",
@@ -137,7 +143,6 @@ VERL = trainer_of(
     bookkeeping=frozenset(key.rpartition(".")[2] for key in BOOKKEEPING),
     engine_options=_engine_options,
     checks=CHECKS,
-    engine_gpus=_engine_gpus,
-    pool_gpus=lambda settings: sum(pools_beside(Settings(settings, frozenset())).values()),
+    gpus_beside=_gpus_beside,
     undecoded=_undecoded,
 )

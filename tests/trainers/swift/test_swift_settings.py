@@ -123,8 +123,8 @@ def test_beside_a_generation_a_step_has_no_phases_but_itself():
     assert tree.overlap and not tree_for("swift", "4.6.0", "vllm", mode_of("swift", "4.6.0", {}, {})).overlap
     assert tree.unit_not_summed("overlapping_s/a/b") == "s"
     # The workload's GPUs are all that there are, the server's among them.
-    assert SWIFT.engine_gpus(ASYNC, tree) == 0
-    assert SWIFT.engine_gpus(ASYNC, tree_for("swift", "4.6.0", "vllm", "native")) is None
+    assert SWIFT.gpus_beside(ASYNC, tree, True) == 0
+    assert SWIFT.gpus_beside(ASYNC, tree_for("swift", "4.6.0", "vllm", "native"), True) is None
 
 
 OWN = "class Twice:\n    def step(self): ...\n"
