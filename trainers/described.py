@@ -34,7 +34,7 @@ def trainer_of(
     name: str, table: Mapping[str, Any], formats: tuple[LogFormat, ...], rows: StepNames | None = None, **own: Any
 ) -> Trainer:
     """The trainer of a table; `own` are fields that only code has, `loop` its `Logs.loop` if a switch is not enough."""
-    switch = table.get("async_if", "")
+    switch, ledger = table.get("async_if", ""), dict(table.get("ledger", {}))
     loop = own.pop("loop", lambda version, settings: "async" if settings.get(switch) is True else "")
     return Trainer(
         name=name,
@@ -47,7 +47,11 @@ def trainer_of(
             formats=formats,
             rows=rows,
             quantities=lists(table.get("quantities", {})),
-            ledger=_ledger(table),
+            ledger=Ledger(
+                unit=ledger.pop("unit", Ledger.unit),
+                discards={**table.get("discards", {}), **dict.fromkeys(table.get("discards_if", ()))},
+                **lists(ledger),
+            ),
         ),
         resumable=tuple(table.get("resumable", ())),
         **own,
@@ -57,10 +61,3 @@ def trainer_of(
 def lists(table: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
     """A table of names, each of which may be one text or several."""
     return {name: (value,) if isinstance(value, str) else tuple(value) for name, value in table.items()}
-
-
-def _ledger(table: Mapping[str, Any]) -> Ledger:
-    own = table.get("ledger", {})
-    accounts = lists({name: value for name, value in own.items() if name != "unit"})
-    discards = {**table.get("discards", {}), **dict.fromkeys(table.get("discards_if", ()))}
-    return Ledger(unit=own.get("unit", Ledger.unit), discards=discards, **accounts)
