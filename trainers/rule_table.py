@@ -9,7 +9,7 @@ trained elsewhere.
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,20 +23,17 @@ def rules_in(file: Path, finders: Mapping[str, Callable[[Case], Any]]) -> tuple[
 
 
 def _rule(row: Mapping[str, Any], finders: Mapping[str, Callable[[Case], Any]]) -> Rule:
-    find = finders[row["finds"]] if "finds" in row else _having(row["if"])
-    releases = row.get("releases")
+    find = finders[row["finds"]] if "finds" in row else None
+    wanted, releases = {} if find else row["if"], row.get("releases")
 
     def when(case: Case) -> Any:
-        return find(case) if releases is None or case.version in releases else None
-
-    texts = {name: row[name] for name in ("what", "why", "source", "change")}
-    return Rule(row["code"], row["level"], when, **texts, on_imported=row.get("imported", True))
-
-
-def _having(wanted: Mapping[str, Sequence[Any]]) -> Callable[[Case], Any]:
-    def find(case: Case) -> Any:
+        if releases is not None and case.version not in releases:
+            return None
+        if find:
+            return find(case)
         found = [case.settings.get(key) for key in wanted]
         fits = all(one in values for one, values in zip(found, wanted.values(), strict=True))
         return str(found[-1]) if fits else None
 
-    return find
+    texts = {name: row[name] for name in ("what", "why", "source", "change")}
+    return Rule(row["code"], row["level"], when, **texts, on_imported=row.get("imported", True))
