@@ -255,7 +255,8 @@ def _of_claim(place: JudgedPlace) -> Iterator[Doubt]:
         if outliers_decide(row.raw_speedup, row.median_speedup):
             few = few and "runs on a machine without other work"
         elif more > 0:
-            number = count_of(two_digits(more), "more run")
+            # Of this count no more is known than its size.
+            number = count_of(int(float(f"{more:.2g}")), "more run")
             few = f"{'at least' if claim.lacking else 'about'} {number} of {claim.lacking or 'each arm'}"
         yield "more-runs", {"settle": few}
     if claim.estimate and disagreement(claim.rows):
@@ -268,11 +269,6 @@ def _of_claim(place: JudgedPlace) -> Iterator[Doubt]:
     # A benchmark's requests, which all clients choose, need no equal work.
     if claim.estimate == PER_STEP and claim.record == "step" and equal["why"] != row.unequal_work:
         yield "no-equal-work", {"why": equal["why"], "settle": equal["settle"]}
-
-
-def two_digits(count: float) -> int:
-    """A count of which no more is known than its size."""
-    return int(float(f"{count:.2g}"))
 
 
 def _of_steps(place: JudgedPlace) -> Iterator[Doubt]:
