@@ -161,12 +161,8 @@ class Compared:
         return self.steps.baseline, self.steps.arm
 
     @property
-    def arms(self) -> tuple[str, str]:
-        return self.baseline, self.arm
-
-    @property
     def named_sides(self) -> list[tuple[pd.DataFrame, str]]:
-        return list(zip(self.sides, self.arms, strict=True))
+        return list(zip(self.sides, (self.baseline, self.arm), strict=True))
 
     @property
     def is_empty(self) -> bool:

@@ -151,7 +151,7 @@ def _places(
         row = rows.get(str(factors), _NOTHING) if claim.record == "step" else _NOTHING
         jumped = jumps(of.wide, one, mismatch.quantity) if mismatch else []
         staleness, rollouts = of_rollouts(of.wide, one)
-        rollouts |= other_rollouts(preflight, one.arms)
+        rollouts |= other_rollouts(preflight, (plan.baseline, arm))
         driven = not plan.imported(plan.baseline, arm)
         known = (here, mismatch, jumped, staleness, driven, rollouts, preflight, unequal, read)
         yield JudgedPlace(one.factors, (plan.baseline, arm), claim, row, *known, len(every) == 1)
