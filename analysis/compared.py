@@ -86,16 +86,20 @@ def work_of(baseline: pd.DataFrame, arm: pd.DataFrame) -> Work:
     have them.
     """
     sides, unknown = (baseline, arm), {}
+    step_s = min(side[SECONDS].mean() for side in sides)
+    needless = {
+        PROMPTS: all(side[PROMPTS].isna().all() for side in sides),
+        # Without turns, or with one for each response in every step, there are no tools.
+        TURNS: all(
+            turns.isna().all() or (turns.nunique() == 1 and turns.max() <= ONE_ANSWER)
+            for turns in (side[TURNS] for side in sides)
+        ),
+        ABORTED: not any((side[ABORTED] > 100 * WITHIN).any() for side in sides),
+        TOOLS: not any(side[TOOLS].mean() > step_s * WITHIN for side in sides),
+    }
     for name, label in _LABELS.items():
         lacking = [who for who, side in zip(("the baseline", "the arm"), sides, strict=True) if side[name].isna().any()]
-        # Without turns, or with one for each response in every step, there are no tools.
-        without_tools = [
-            side[name].isna().all() or (side[name].nunique() == 1 and side[name].max() <= ONE_ANSWER) for side in sides
-        ]
-        nowhere = name == PROMPTS and all(side[name].isna().all() for side in sides)
-        nowhere |= name == ABORTED and not any((side[name] > 100 * WITHIN).any() for side in sides)
-        needless = (name == TURNS and all(without_tools)) or (name == TOOLS and not _tools_take_time(sides))
-        if lacking and not nowhere and not needless:
+        if lacking and not needless.get(name):
             unknown[name] = f"{label} of {' and '.join(lacking)} is not known"
     differs = "; ".join(text for name in _LABELS if (text := _difference(sides, name)))
     lengths, settle = _difference(sides, MEAN_LENGTH), ""
@@ -104,12 +108,6 @@ def work_of(baseline: pd.DataFrame, arm: pd.DataFrame) -> Work:
         settle = f"logs with {join_first([_LABELS[name] for name in unknown], 3)}{batch}"
     why = "; ".join(filter(None, (differs, *unknown.values(), lengths if unknown else "")))
     return Work(differs, lengths, why, settle)
-
-
-def _tools_take_time(sides: Sides) -> bool:
-    """Whether the tool calls that an arm logs are a part of a step's seconds that matters."""
-    step_s = min(side[SECONDS].mean() for side in sides)
-    return any(side[TOOLS].mean() > step_s * WITHIN for side in sides)
 
 
 def _difference(sides: Sides, name: str) -> str:
