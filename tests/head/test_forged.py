@@ -169,8 +169,7 @@ def test_a_stop_and_a_cancellation_of_another_user_stop_nothing(trained):
     (trained.run / "attempts" / "1" / "done.json").unlink()
     run.end.write_text(json.dumps({"kind": "cancelled", "by": "mallory", "order": trained.read("order.json")["start"]}))
     os.chown(run.end, OTHER, GROUP)
-    done = trained.launch()
-    assert done.returncode == 1 and "another user's file or folder is not obeyed" in done.stderr, done.stderr
+    assert refused(trained.launch(), f"{run.end} belongs to")
     run.end.unlink()
     run.stop.write_text("now")
     os.chown(run.stop, OTHER, GROUP)

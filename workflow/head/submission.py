@@ -112,13 +112,14 @@ class Submitter:
         give_up = time.monotonic() + SUBMIT_PATIENCE_S
         pause_s = 5.0
         while True:
+            self._require_not_cancelled(order)
             self._require_space()
             self._run_submit(lock)
             order = order_of(self._run)
             error = order.content.get("error") or ""
             if not error:
                 break
-            self._require_not_cancelled(order)
+            self._require_not_cancelled(order)  # the submission saw that, too
             if is_submit_limit(error):
                 give_up = time.monotonic() + SUBMIT_PATIENCE_S  # the user's other jobs will end
             elif not may_pass(error) or time.monotonic() > give_up:
