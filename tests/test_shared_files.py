@@ -57,7 +57,6 @@ EXCEPTIONS = {
     "node/hf_training.py:is_complete": "`newest_checkpoint` tries all of it again",
     "node/hf_training.py:_has_content": "the same",
     "trainers/verl/driver/checkpoints.py": "`prepare` tries all of it again",
-    "trainers/swift/driver/rollout_worker.py": "the folder of a server and its trainer on one machine, a CPU",
     "trainers/swift/driver/arguments.py:resolved": "the temporary folder of this machine, on which nothing trains",
     "node/hardware.py:process_tree": "/proc of this node",
     "trainers/verl/driver/composed.py:_config_folder": "verl's own files, read like its modules before training begins",

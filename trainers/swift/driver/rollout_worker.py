@@ -17,7 +17,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from common.files import write_json
-from common.retry import retry_io
+from common.retry import present, retry_io
 from engines.vllm import hooks as vllm_hooks
 from engines.vllm.cpu import is_cpu_platform, repack_tied_output_layers
 from engines.vllm.final import engine_settings
@@ -99,7 +99,7 @@ class FileGroup:
         else:
             _await(mine)
             tensor.copy_(load_file(mine)[""])
-        mine.unlink()
+        retry_io(lambda: mine.unlink(missing_ok=True), _FILES)
 
     def barrier(self) -> None:
         """Nothing: the engine loads in the order of the requests, and answers the last one when all is loaded."""
@@ -107,7 +107,7 @@ class FileGroup:
 
 def _await(path: Path) -> None:
     until = time.monotonic() + _PATIENCE_S
-    while not path.exists():
+    while not present(path):
         if time.monotonic() > until:
             raise TimeoutError(f"new weights: {path} was not written within {_PATIENCE_S:.0f} s")
         time.sleep(0.005)
