@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from analysis.compared import Compared, column_of, mean_of_runs
+from analysis.compared import Compared, column_of
 from analysis.ratio import NoRatioError, equal_work, interval, raw
 from analysis.verdict.arm_verdict import NO_SPAN, is_resolved, ratio_text
 
@@ -160,16 +160,6 @@ def mismatch_line(arms: tuple[str, str], one: Mismatch | None) -> str:
         return f"How far {first} and {second} are from their trainers is not resolved: {values} ({known})."
     times = ratio_text(factor).removesuffix("x")
     return f"{first} is {times} times as far from its trainer as {second}: {values} ({known})."
-
-
-def of_rollouts(wide: pd.DataFrame, one: Compared) -> tuple[dict[str, float], dict[str, str]]:
-    """By arm: how many policy versions old what is trained is (NaN where not logged), and what the engine drafts."""
-    means = [
-        {arm: mean_of_runs(side, column_of(wide, side, name)) for side, arm in one.named_sides}
-        for name in ("staleness", "acceptance_length")
-    ]
-    # Who logs a length drafts, also where no draft is accepted.
-    return means[0], {arm: "drafts tokens" for arm, length in means[1].items() if not math.isnan(length)}
 
 
 def jumps(wide: pd.DataFrame, one: Compared, quantity: str) -> list[tuple[str, int, float]]:

@@ -17,7 +17,7 @@ from analysis.compared import STEP, Compared, column_of, mean_of_runs
 from analysis.comparison_tables import COMPARISON_COLUMNS
 from analysis.estimates.estimate_table import EQUAL_WORK, PER_STEP
 from analysis.estimates.gate import COLUMNS, LABELS, worse_arms
-from analysis.mismatch import Mismatch, jumps, mismatch_line, mismatch_of, of_rollouts
+from analysis.mismatch import Mismatch, jumps, mismatch_line, mismatch_of
 from analysis.per_gpu import PerGpu, per_gpu_lines, per_gpu_of
 from analysis.phases import shown_phase
 from analysis.planned import PlanRead, factors_label
@@ -150,7 +150,12 @@ def _places(
             claim = replace(claim, verdict="x", why=why if claim.estimate else claim.why)
         row = rows.get(str(factors), _NOTHING) if claim.record == "step" else _NOTHING
         jumped = jumps(of.wide, one, mismatch.quantity) if mismatch else []
-        staleness, rollouts = of_rollouts(of.wide, one)
+        staleness, accepted = (
+            {name: mean_of_runs(side, column_of(of.wide, side, quantity)) for side, name in one.named_sides}
+            for quantity in ("staleness", "acceptance_length")
+        )
+        # Who logs a length drafts, also where no draft is accepted.
+        rollouts = {name: "drafts tokens" for name, length in accepted.items() if not math.isnan(length)}
         rollouts |= other_rollouts(preflight, (plan.baseline, arm))
         driven = not plan.imported(plan.baseline, arm)
         known = (here, mismatch, jumped, staleness, driven, rollouts, preflight, unequal, read)
