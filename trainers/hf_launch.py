@@ -91,9 +91,12 @@ def given_arguments(words: Sequence[Argument], around: Surroundings) -> tuple[Ar
     return found, left
 
 
-def all_settings(given: Arguments, defaults: Mapping[str, Any]) -> dict[str, Any]:
-    """The command's settings and the trainer's defaults; without the steps of checkpoints that are not saved."""
-    found = {**defaults, **{name: one.value for name, one in given.items()}}
+def all_settings(given: Arguments, defaults: Mapping[str, Any], with_vllm: Mapping[str, Any]) -> dict[str, Any]:
+    """The command's settings and the trainer's defaults, of which some are `with_vllm` alone; without the steps of
+    checkpoints that are not saved.
+    """
+    further = with_vllm if given.value("use_vllm") is True else {}
+    found = {**defaults, **further, **{name: one.value for name, one in given.items()}}
     return {name: value for name, value in found.items() if name != "save_steps" or found.get("save_strategy") != "no"}
 
 

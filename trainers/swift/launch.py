@@ -35,8 +35,11 @@ def arguments(words: Sequence[str]) -> int | None:
 
 def settings(words: Sequence[Argument], around: Surroundings, version: str) -> Mapping[str, Any]:
     """The settings of the command, by their names in 4.x, with swift's defaults."""
-    given = _given(words, around)[0]
-    return all_settings(given, {**_TABLE["defaults"], **(_WITH_VLLM if given.value("use_vllm") is True else {})})
+    return _values(_given(words, around)[0])
+
+
+def _values(given: Arguments) -> dict[str, Any]:
+    return all_settings(given, _TABLE["defaults"], _WITH_VLLM)
 
 
 def _given(words: Sequence[Argument], around: Surroundings) -> tuple[Arguments, list[Left]]:
@@ -60,7 +63,7 @@ def launch(words: Sequence[Argument], around: Surroundings) -> Launched:
     passes = max(1, -(-16 // micro // max(1, around.processes)))
     values = {
         **{"gradient_accumulation_steps": passes, "learning_rate": 1e-5 if full else 1e-4},
-        **settings(words, around, ""),
+        **_values(given),
     }
     server = _server(given, around) if engine == "vllm" else {}
     if "max_length" in given:

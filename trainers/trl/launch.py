@@ -35,9 +35,7 @@ def settings(words: Sequence[Argument], around: Surroundings, version: str) -> M
 
 
 def _values(given: Arguments) -> dict[str, Any]:
-    return all_settings(
-        given, {**_TABLE["defaults"], **(_TABLE["with_vllm"] if given.value("use_vllm") is True else {})}
-    )
+    return all_settings(given, _TABLE["defaults"], _TABLE["with_vllm"])
 
 
 def launch(words: Sequence[Argument], around: Surroundings) -> Launched:
