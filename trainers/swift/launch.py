@@ -9,6 +9,7 @@ from typing import Any
 
 from common.errors import UserError
 from trainers.described import table_in
+from trainers.hf_arguments import HF
 from trainers.hf_launch import (
     Arguments,
     all_settings,
@@ -23,7 +24,9 @@ from trainers.hf_launch import (
 from trainers.launching import Argument, Checkpoints, Launch, Launched, Left, Surroundings, as_count
 
 _SERVER = "rollout"
-_TABLE = table_in(Path(__file__).parent)["launch"]
+TABLE = table_in(Path(__file__).parent, HF)
+"""What ms-swift has in all its runs."""
+_TABLE = TABLE["launch"]
 _WITH_VLLM: Mapping[str, Any] = {"vllm_max_model_len": None, "vllm_max_num_seqs": None}
 _OF_REWARDS = frozenset(name for reward in _TABLE["rewards"].values() for name in reward["options"])
 

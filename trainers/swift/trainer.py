@@ -12,11 +12,10 @@ from common.findings import Finding
 from common.verdicts import Verdict
 from trainers import Spread, hf_server
 from trainers.cases import Case
-from trainers.described import table_in, trainer_of
+from trainers.described import trainer_of
 from trainers.engine_checks import context
 from trainers.hf_arguments import (
     BOOKKEEPING,
-    HF,
     completed,
     require_equal_shares,
     require_one_process,
@@ -31,7 +30,7 @@ from trainers.logs.log_files import json_lines
 from trainers.logs.record import Imported, StepRecord
 from trainers.protocol import OFF, Driver, LogFormat, StackFacts
 from trainers.rule_table import rules_in
-from trainers.swift.launch import LAUNCH
+from trainers.swift.launch import LAUNCH, TABLE
 from trainers.timers.tree import TimerTree
 from trainers.trl import console
 from trainers.trl.trainer import TRAINER_STATE
@@ -81,8 +80,7 @@ SERVER_GPUS = (hf_server.TENSOR_PARALLEL, hf_server.DATA_PARALLEL)
 SCHEDULER, MAX_TURNS = "multi_turn_scheduler", "max_turns"
 # Not tried with FSDP. A process whose conversations have ended would not answer processes that gather its share.
 _NOT_SHARDED = ("offload_model", "offload_optimizer", SCHEDULER)
-_TABLE = table_in(Path(__file__).parent, HF)
-SCHEDULERS: Mapping[str, str] = _TABLE["options"]["schedulers"]
+SCHEDULERS: Mapping[str, str] = TABLE["options"]["schedulers"]
 """The schedulers of ms-swift that the driver does not support, and why."""
 
 
@@ -101,7 +99,7 @@ def trainer_args(arm: TrainedArm, workload: Workload, seed: int, stack: StackFac
     # TRL's defaults; swift's own are other Adam settings (0.95, 0.1), bfloat16 weights and LoRA.
     defaults = {"tuner_type": "full", "torch_dtype": "float32", "adam_beta2": 0.999, "weight_decay": 0.0}
     defaults["dataloader_num_workers"] = 0
-    return completed(fixed, defaults | _engine(arm, workload, stack), arm, stack, _TABLE["options"]["owned"])
+    return completed(fixed, defaults | _engine(arm, workload, stack), arm, stack, TABLE["options"]["owned"])
 
 
 def _engine(arm: TrainedArm, workload: Workload, stack: StackFacts) -> dict[str, Any]:
@@ -160,7 +158,7 @@ def _require_supported(arm: TrainedArm, workload: Workload, stack: StackFacts, p
         # swift accepts them and ignores them.
         hf_server.reject_options(arm, "sleep_level", "offload_model", "offload_optimizer")
     else:
-        for option in _TABLE["options"]["of_a_server"]:
+        for option in TABLE["options"]["of_a_server"]:
             if option in arm.options:
                 raise UserError(
                     f"options.{option} does nothing with trainer swift without a server: ms-swift passes it only to "
@@ -176,7 +174,7 @@ def _require_supported(arm: TrainedArm, workload: Workload, stack: StackFacts, p
             "options.tuner_type must be full or lora with trainer swift and engine vllm "
             f"(got {tuner}): no other is tried with it"
         )
-    for option, why in _TABLE["options"]["not_driven"].items():
+    for option, why in TABLE["options"]["not_driven"].items():
         if arm.options.get(option):
             raise UserError(
                 f"options.{option} cannot be used with trainer swift: {why}. Runs with it can be imported and compared "
@@ -186,7 +184,7 @@ def _require_supported(arm: TrainedArm, workload: Workload, stack: StackFacts, p
 
 SWIFT = trainer_of(
     "swift",
-    _TABLE,
+    TABLE,
     (
         LogFormat(
             console.SWIFT,

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from trainers.described import table_in
+from trainers.hf_arguments import HF
 from trainers.hf_launch import (
     Arguments,
     all_settings,
@@ -21,7 +22,9 @@ from trainers.hf_launch import (
 from trainers.launching import Argument, Checkpoints, Launch, Launched, Left, Surroundings
 
 _SERVER = "vllm-serve"
-_TABLE = table_in(Path(__file__).parent)["launch"]
+TABLE = table_in(Path(__file__).parent, HF)
+"""What TRL has in all its runs."""
+_TABLE = TABLE["launch"]
 
 
 def arguments(words: Sequence[str]) -> int | None:

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 from common.errors import UserError
 from trainers import Spread, hf_server
-from trainers.described import table_in, trainer_of
+from trainers.described import trainer_of
 from trainers.engine_checks import context, sglang_speed_on_cpu
 from trainers.hf_arguments import (
     BOOKKEEPING,
-    HF,
     completed,
     require_equal_shares,
     require_one_process,
@@ -24,7 +22,7 @@ from trainers.logs import hf_rows
 from trainers.protocol import Driver, LogFormat, StackFacts
 from trainers.trl import console
 from trainers.trl.driver.options import LORA, SERVER_ARGS, is_lora_setting
-from trainers.trl.launch import LAUNCH
+from trainers.trl.launch import LAUNCH, TABLE
 from trainers.workload import TrainedArm, Workload
 
 _SERVER_GPUS = (hf_server.TENSOR_PARALLEL,)
@@ -112,7 +110,7 @@ TRAINER_STATE = LogFormat(
 
 TRL = trainer_of(
     "trl",
-    table_in(Path(__file__).parent, HF),
+    TABLE,
     (
         LogFormat(
             console.TRL,
