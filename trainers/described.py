@@ -19,7 +19,7 @@ from typing import Any
 
 from trainers.logs.record import StepNames
 from trainers.protocol import Ledger, LogFormat, Logs, Trainer
-from trainers.timers.declared import declared_trees
+from trainers.timers.declared import declared_trees, several
 
 
 def table_in(folder: Path, base: Mapping[str, Any] | None = None) -> dict[str, Any]:
@@ -60,4 +60,4 @@ def trainer_of(
 
 def lists(table: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
     """A table of names, each of which may be one text or several."""
-    return {name: (value,) if isinstance(value, str) else tuple(value) for name, value in table.items()}
+    return {name: several(value) for name, value in table.items()}

@@ -36,9 +36,9 @@ def declared_trees(trainer: str, table: Mapping[str, Any]) -> Iterator[TimerTree
 def _tree(
     trainer: str, release: str, engines: tuple[str, ...], loop: Mapping[str, Any], groups: Mapping[str, Any]
 ) -> TimerTree:
-    source, total = loop["source"].replace("{}", release), loop["total"]
+    source = loop["source"].replace("{}", release)
     label, category = loop.get("label", "Step"), loop.get("category", "other")
-    step = Phase("step", label, loop["about"], category, (total,) if isinstance(total, str) else tuple(total))
+    step = Phase("step", label, loop["about"], category, several(loop["total"]))
     more = {key: frozen(loop[key]) for key in ("mode", "marks", "overlap", "unclocked", "padded") if key in loop}
     for key in ("not_summed", "not_summed_if"):
         more[key] = tuple(map(tuple, _rows(loop.get(key, ()), groups, release)))
@@ -70,7 +70,12 @@ def _phases(
         return
     key = options.get("key", [] if by_path else path.rpartition("/")[2])
     more = {name: options[name] for name in ("occasional", "polled_s") if name in options}
-    yield Phase(place, label, about, category, (key,) if isinstance(key, str) else tuple(key), **more)
+    yield Phase(place, label, about, category, several(key), **more)
+
+
+def several(names: Any) -> tuple[str, ...]:
+    """Names of a table, where one may be a text."""
+    return (names,) if isinstance(names, str) else tuple(names)
 
 
 def frozen(value: Any) -> Any:
