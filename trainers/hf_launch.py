@@ -14,9 +14,9 @@ from typing import Any, NamedTuple
 import yaml
 
 from trainers.hf_arguments import BOOKKEEPING, FSDP, HALF, HF, KEYS, OWNED
-from trainers.launching import Argument, Launched, Left, Surroundings, as_count, words_of
+from trainers.launching import STEPS, Argument, Launched, Left, Surroundings, as_count, words_of
 
-STEPS, PROMPT_TOKENS = 20, 1024
+_PROMPT_TOKENS = 1024
 # A float that YAML 1.1 takes for text.
 _FLOAT = re.compile(r"[-+]?\d+(\.\d*)?[eE][-+]?\d+")
 _OTHERWISE_NAMED, _NOT_IN_A_RUN, _OF_THE_ENGINE = (
@@ -157,7 +157,7 @@ def launched(
         found.left.append(Left(jobs[0].line, names, "names, trackers, logging and validation: the job sets its own"))
     _shard(given, found, processes > 1 and not adapter)
     if "max_prompt_length" not in values:
-        why = f"the script has none: {PROMPT_TOKENS} tokens"
+        why = f"the script has none: {_PROMPT_TOKENS} tokens"
         found.left.append(Left(0, "max_prompt_length", why, "change workload.max_prompt_length"))
     if as_count(values.get("max_steps")) <= 0:
         why = f"{values.get('num_train_epochs')}: a comparison trains {STEPS} steps"
@@ -175,7 +175,7 @@ def _workload(values: Mapping[str, Any], processes: int) -> dict[str, Any]:
     # Below 1 it is a share of the steps.
     warmup = int(warmup) if isinstance(warmup, int) or warmup >= 1 else int(warmup * steps)
     return {
-        "max_prompt_length": PROMPT_TOKENS,
+        "max_prompt_length": _PROMPT_TOKENS,
         **words_of(KEYS, values),
         "steps": steps,
         "batch_size": micro * passes * processes,

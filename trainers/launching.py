@@ -6,6 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
+STEPS = 20
+"""What an experiment trains whose script counts epochs."""
+
 
 class Argument(Protocol):
     """A word of the command: a launch script's, with its place."""

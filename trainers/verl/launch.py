@@ -10,7 +10,7 @@ from typing import Any
 from common.errors import UserError
 from node.dataset import BUILTIN_DATA
 from node.tiny import BUILTIN_MODELS
-from trainers.launching import Argument, Checkpoints, Launch, Launched, Left, Surroundings, as_count, words_of
+from trainers.launching import STEPS, Argument, Checkpoints, Launch, Launched, Left, Surroundings, as_count, words_of
 from trainers.verl.driver.overrides import ACTOR, BOOKKEEPING, MODEL, ROLLOUT, listed_part
 from trainers.verl.given import KEYS, TABLE, parsed, value_of
 from trainers.verl.releases import Release, releases
@@ -18,7 +18,7 @@ from trainers.verl.releases.release import LOSSES
 from trainers.verl.settings import settings as derived
 from trainers.workload import Workload
 
-_CONFIG, _STEPS = "ppo_trainer", 20
+_CONFIG = "ppo_trainer"
 # The engine of verl 0.4.1; later releases require one.
 _DEFAULT_ENGINE = "vllm"
 # Of two parts of a key; between verl's own keys it is met by those alone that the tables name both.
@@ -97,7 +97,7 @@ def _leave_to_caller(found: Launched, unset: Sequence[str], words: Sequence[Argu
         owner = "steps" if key == _TOTAL else found.owners.get(key, "")
         target = f"workload.{owner}" if owner in Workload.model_fields else owner or key
         names = ", ".join(word.unknown) or word.text
-        default = _TABLE["defaults"].get(key, _STEPS)
+        default = _TABLE["defaults"].get(key, STEPS)
         why = f"{names}: not set in the script: {default} is used"
         found.left.append(Left(word.line, word.text, why, f"correct {target}"))
         todo = f"set {target} by the value of {word.text}"
@@ -132,7 +132,7 @@ def _workload(values: Mapping[str, Any]) -> dict[str, Any]:
     generations = as_count(values.get(f"{ROLLOUT}.n"), 1)
     prompts = as_count(values.get("data.train_batch_size"), 1)
     mini = as_count(values.get(f"{ACTOR}.ppo_mini_batch_size"), prompts)
-    steps = as_count(values.get(_TOTAL)) or _STEPS
+    steps = as_count(values.get(_TOTAL)) or STEPS
     warmup = as_count(values.get(f"{ACTOR}.optim.lr_warmup_steps"), -1)
     ratio = values.get(f"{ACTOR}.optim.lr_warmup_steps_ratio") or 0.0
     modes = {mode: name for name, mode in reversed([*LOSSES.items()])}
