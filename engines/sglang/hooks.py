@@ -1,6 +1,6 @@
-"""Lists the names inside SGLang that our server uses (read in SGLang 0.4.6 to 0.5.23).
+"""Lists the names inside SGLang that our code uses (read in SGLang 0.4.6 to 0.5.23).
 
-All that a trainer asks of the engine are requests to SGLang's HTTP server.
+All that a trainer asks of our server are requests to SGLang's HTTP server; verl's own `Engine` describes itself.
 """
 
 from node.hooks import Hook

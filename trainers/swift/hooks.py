@@ -136,12 +136,12 @@ INFER_FULL = Hook(
 )
 TEMPLATE = Hook(_TRANSFORMERS, "TransformersEngine.template", "", "of prompts and responses")
 GENERATED_IDS = Hook(
-    "swift.template.base",
+    _TEMPLATE,
     "Template.get_generate_ids",
     "(self, generate_ids, num_prompt_tokens)",
     "called once in _infer_full; returns the generated rows without prompts, in the order of choices",
 )
-DECODE = Hook("swift.template.base", "Template.decode_generate_ids", "(self, generate_ids, ...)", "returns the text")
+DECODE = Hook(_TEMPLATE, "Template.decode_generate_ids", "(self, generate_ids, ...)", "returns the text")
 DEFAULTS = Hook(_TRANSFORMERS, "TransformersEngine.generation_config", "", "fills what a request lacks")
 
 # The server, and sending weights to it
