@@ -56,7 +56,7 @@ class CommandLine:
             words = [word.strip("'\"") for word in text.split()]
         self._continues = text.rstrip().endswith("\\")
         self._given |= overrides_by_key({"overrides": [word for word in words if _OVERRIDE.match(word)]})
-        if _VERL.search(text) and not any(one is self._given for one in self._commands):
+        if _VERL.search(text) and not (self._commands and self._commands[-1] is self._given):
             self._commands.append(self._given)
 
 
