@@ -17,7 +17,7 @@ import pandas as pd
 
 from analysis.compared import Compared, column_of
 from analysis.ratio import NoRatioError, equal_work, interval, raw
-from analysis.verdict.arm_verdict import NO_SPAN, is_resolved, ratio_text
+from analysis.verdict.arm_verdict import NO_SPAN, is_resolved, ratio_text, span_text
 
 K3 = "rollout_k3"
 DEFINITIONS = {
@@ -152,7 +152,7 @@ def mismatch_line(arms: tuple[str, str], one: Mismatch | None) -> str:
         low, high, factor, (first, own), (second, other) = 1 / high, 1 / low, 1 / factor, (second, other), (first, own)
     known = DEFINITIONS[one.quantity] + ("" if one.at_equal_lengths else ", at unequal lengths")
     if not math.isnan(low):
-        known += f"; 95% CI {ratio_text(low).removesuffix('x')} to {ratio_text(high).removesuffix('x')} times"
+        known += f"; 95% CI {span_text((low, high))} times"
     values = f"{own:.3g} against {other:.3g}"
     if max(one.arm, one.baseline) < ROUNDING.get(one.quantity, 0.0):
         return f"{first} and {second} are as near to their trainers as float32 rounds: {values} ({known})."

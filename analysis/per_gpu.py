@@ -15,7 +15,7 @@ import pandas as pd
 from analysis.compared import Compared, column_of
 from analysis.cost import HOUR_S, paid_s
 from analysis.ratio import RunNumbers, interval
-from analysis.verdict.arm_verdict import NO_SPAN, Span, is_resolved, ratio_text
+from analysis.verdict.arm_verdict import NO_SPAN, Span, is_resolved, ratio_text, span_text
 from analysis.wide import REWARD
 from analysis.windows import steps_per_row
 from common.verdicts import count_of
@@ -184,9 +184,8 @@ def per_gpu_lines(arms: tuple[str, str], one: PerGpu | None) -> tuple[str, ...]:
 def _line(texts: tuple[str, str], arms: tuple[str, str], rate: Rate, known: str) -> str:
     """How many times the baseline's the arm's is; where no interval shows it, both alone."""
     (first, own), (second, other) = (arms[1], rate.arm), (arms[0], rate.baseline)
-    low, high = rate.interval
     values = f"{own:,.4g} against {other:,.4g}"
-    ends = "" if math.isnan(low) else f"; 95% CI {ratio_text(low)[:-1]} to {ratio_text(high)[:-1]} times"
+    ends = "" if math.isnan(rate.interval[0]) else f"; 95% CI {span_text(rate.interval)} times"
     if not is_resolved(rate.interval):
         return f"{texts[1]} of {first} and {second} are not resolved: {values} ({known}{ends})."
     return (

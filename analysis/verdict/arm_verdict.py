@@ -91,6 +91,11 @@ def ratio_text(value: float) -> str:
     return f"{value:,.{digits}f}x"
 
 
+def span_text(span: Span) -> str:
+    """An interval of ratios: `1.71 to 1.96`."""
+    return " to ".join(ratio_text(end).removesuffix("x") for end in span)
+
+
 def is_resolved(interval: Span) -> bool:
     """Whether a ratio's interval lies on one side of 1, also as it is printed; not where it is NaN."""
     low, high = interval

@@ -23,7 +23,7 @@ from analysis.phases import shown_phase
 from analysis.planned import PlanRead, factors_label
 from analysis.runs import rows_of
 from analysis.terms import in_words, other_rollouts
-from analysis.verdict.arm_verdict import NO_SPAN, ArmVerdict, Caveat, Ratio, Span, ratio_text, seconds_text
+from analysis.verdict.arm_verdict import NO_SPAN, ArmVerdict, Caveat, Ratio, ratio_text, seconds_text, span_text
 from analysis.verdict.caveats import MOST_NAMES, JudgedPlace, caveats_of
 from analysis.verdict.claim import AT_EQUAL_WORK, UNITS, Claim, claim_from, direction
 from analysis.wide import OWN, PHASE
@@ -278,11 +278,6 @@ def _sentence(
     # Of a likely ratio the words have the number.
     numbers = f", {seconds}" if likely else f": {value}, {seconds}"
     return f"{arm} vs {baseline}: {words}{scope}{numbers}{interval}."
-
-
-def span_text(span: Span) -> str:
-    """An interval of ratios: `1.71 to 1.96`."""
-    return " to ".join(ratio_text(end).removesuffix("x") for end in span)
 
 
 def _difference(of: VerdictEvidence, arm: str, claim: Claim, likely: bool) -> str:
