@@ -78,7 +78,7 @@ def _rate(baseline: Sequence[float], arm: Sequence[float]) -> Rate:
     sample = RunNumbers(np.sort(np.log(baseline)), np.sort(np.log(arm)))
     low, high = interval(sample)
     values = [math.exp(float(of.mean())) for of in (sample.baseline, sample.arm)]
-    return Rate(values[0], values[1], math.exp(-sample.log_ratio), NO_SPAN if math.isnan(low) else (1 / high, 1 / low))
+    return Rate(values[0], values[1], math.exp(-sample.log_ratio), (1 / high, 1 / low))
 
 
 def _tokens(wide: pd.DataFrame, one: Compared, gpus: Mapping[str, int | None]) -> Rate | None:
@@ -111,9 +111,10 @@ def _to_reward(
         known = rows[REWARD].astype(float)
         if known.notna().sum() < LEAST_ROWS:
             return nowhere
-        hours = (paid_s(rows) * steps_per_row(rows)).cumsum() * float(gpus[run] or 0) / HOUR_S
+        seconds = paid_s(rows)
+        hours = (seconds * steps_per_row(rows)).cumsum() * float(gpus[run] or 0) / HOUR_S
         curves[run] = (
-            pd.DataFrame({"hours": hours, "untimed": _untimed(rows)}),
+            pd.DataFrame({"hours": hours, "untimed": _untimed(rows, seconds)}),
             known.rolling(WINDOW, min_periods=WINDOW).mean(),
         )
         noise.append(float(known.diff().std()) / math.sqrt(2 * WINDOW))
@@ -129,13 +130,13 @@ def _to_reward(
     return reward, _rate(*spent) if is_known else None, (baseline, arm)
 
 
-def _untimed(rows: pd.DataFrame) -> pd.Series:
-    """How many steps up to each row of a run, in order, are in no row, or in one whose time is not known."""
+def _untimed(rows: pd.DataFrame, seconds: pd.Series) -> pd.Series:
+    """How many steps up to each row of a run, in order, are in no row, or in one whose time is not known (0 s)."""
     steps, counter = steps_per_row(rows), rows["step"].astype(float)
     # A counter of responses goes further than by 1 for a step.
     gap = float((counter.diff() / steps).min())
     lacking = ((counter - counter.shift(fill_value=0.0)) / gap - steps).clip(lower=0.0)
-    found: pd.Series = lacking.add(steps.where(paid_s(rows) == 0.0, 0.0)).cumsum().round()
+    found: pd.Series = lacking.add(steps.where(seconds == 0.0, 0.0)).cumsum().round()
     return found
 
 
