@@ -21,7 +21,6 @@ from trainers.logs.record import STEPS_LOGGED
 from trainers.protocol import Ledger
 from trainers.registry import trainer_named
 
-STEP = "step"
 ACCOUNTS = ("generated", "trained", "stale", "dropped", "in_flight")
 MEANS = (
     *("staleness", "partial_share", "trainer_wait_share", "engine_wait_share", "no_engine_share"),
