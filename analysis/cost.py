@@ -55,10 +55,9 @@ def cost_table(wide: pd.DataFrame, runs: Sequence[Run], plan: PlanRead) -> pd.Da
         meant = mine[in_all[mine.index]] if in_all[mine.index].any() else mine
         if mine.empty:
             continue
-        timed = here[~_has_wrong_time(here)]
-        gpu_hours = gpus * float((paid_s(timed) * steps_per_row(timed)).sum()) / HOUR_S
+        gpu_hours = gpus * float((paid_s(here) * steps_per_row(here)).sum()) / HOUR_S
         step_gpu_s = gpus * mean_of(meant[PHASE + "step"], steps_per_row(meant))
-        missing = _missing(here, here.drop(timed.index))
+        missing = _missing(here, here[_has_wrong_time(here)])
         if not in_all[mine.index].all():
             those = (
                 f"the {len(meant)} that all arms have" if len(meant) < len(mine) else "all, and no step is in all arms"
@@ -93,7 +92,10 @@ def _has_wrong_time(rows: pd.DataFrame) -> pd.Series:
 
 
 def paid_s(rows: pd.DataFrame) -> pd.Series:
-    """The seconds of each row's steps, with their checkpoints and evaluations and the logged time between them."""
+    """The seconds of each row's steps, with their checkpoints and evaluations and the logged time between them.
+
+    0 where a row's time is wrong.
+    """
     known = [rows[name].astype(float) for name in _TIMES if name in rows]
     if BESIDE_S in rows:
         beside = rows[BESIDE_S].astype(float)
