@@ -10,6 +10,7 @@ import yaml
 from common.errors import UserError
 from workflow.config.entry import require_requests_of
 from workflow.config.plan import load_plan
+from workflow.head.train_rule import machine_lacks
 
 from ..programs import executable
 
@@ -44,3 +45,14 @@ def test_too_few_gpus_are_told_where_a_training_would_start(tmp_path, monkeypatc
         folder.mkdir(parents=True)
         (folder / "done.json").write_text(json.dumps({"fingerprint": plan.runs[run_id].fingerprint}))
     require_requests_of(snakemake(), "train", plan, starts=True)
+
+
+def test_a_machine_is_asked_for_its_gpus_once_for_all_runs_of_a_kind(tmp_path, monkeypatch):
+    asked = tmp_path / "asked"
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    executable(tmp_path / "bin" / "nvidia-smi", f"echo once >> {asked}\necho 'GPU 0: H100 (UUID: GPU-a)'")
+    specs = [{"arm": arm, "workload": {"gpus_per_node": 2}, "env": {}} for arm in ("one", "two") for _ in range(3)]
+    ((what, _), arms), *others = machine_lacks(specs).items()
+    assert "needs 2 GPUs" in what and arms == ["one", "two"] and not others
+    assert asked.read_text() == "once\n"

@@ -7,7 +7,8 @@ import json
 import os
 import re
 import sys
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -169,17 +170,40 @@ def _require_here(nodes: int, gpus: int, env: Mapping[str, str]) -> None:
         )
 
 
-def machine_lacks(specs: Iterable[Mapping[str, Any]]) -> dict[tuple[str, str], list[str]]:
-    """What runs need that this machine does not have, and the remedy -> the arms."""
+def _refused(check: Callable[..., object], *of: object) -> list[RequestError]:
+    try:
+        check(*of)
+    except RequestError as error:
+        return [error]
+    return []
+
+
+def _with_arms(
+    specs: Iterable[Mapping[str, Any]], errors_of: Callable[[Mapping[str, Any]], Iterable[RequestError]]
+) -> dict[tuple[str, str], list[str]]:
+    """What is wrong with runs, and the remedy -> the arms that it concerns."""
     found: dict[tuple[str, str], list[str]] = {}
     for spec in specs:
-        workload = spec["workload"]
-        try:
-            _require_here(workload.get("nodes", 1), workload["gpus_per_node"], spec["env"])
-        except RequestError as error:
+        for error in errors_of(spec):
             arms = found.setdefault((error.what, error.remedy), [])
             arms += [spec["arm"]] * (spec["arm"] not in arms)
     return found
+
+
+def machine_lacks(specs: Iterable[Mapping[str, Any]]) -> dict[tuple[str, str], list[str]]:
+    """What runs need that this machine does not have, and the remedy -> the arms."""
+    visible = "CUDA_VISIBLE_DEVICES"
+
+    @cache  # its GPUs are asked for once for each kind of run, not for each run
+    def lacks(nodes: int, gpus: int, shown: str | None) -> list[RequestError]:
+        return _refused(_require_here, nodes, gpus, {} if shown is None else {visible: shown})
+
+    return _with_arms(
+        specs,
+        lambda spec: lacks(
+            spec["workload"].get("nodes", 1), spec["workload"]["gpus_per_node"], spec["env"].get(visible)
+        ),
+    )
 
 
 def _require_slurm(nodes: int, gpus: int, asked_nodes: int | None, gres: str) -> str:
@@ -209,35 +233,23 @@ def request_errors(
 
     Without Slurm the runs have what this machine has, which counts only if they start now.
     """
-    found: dict[tuple[str, str], list[str]] = {}
-    for spec in specs:
+
+    def errors_of(spec: Mapping[str, Any]) -> list[RequestError]:
         request = site.request(spec["workload"])
-        errors = list(request.errors)
-        try:
-            if (site.on_slurm or starts) and None not in (request.cpus, request.gpus):
-                cluster = "slurm" if site.on_slurm else "local"
-                require_fit({"spec": spec, "cluster": cluster, "cpus": request.cpus, "site": request.site})
-            else:
-                require_private(spec, request.site)
-        except RequestError as error:
-            errors.append(error)
-        for each in errors:
-            arms = found.setdefault((each.what, each.remedy), [])
-            arms += [spec["arm"]] * (spec["arm"] not in arms)
-    return found
+        if (site.on_slurm or starts) and None not in (request.cpus, request.gpus):
+            cluster = "slurm" if site.on_slurm else "local"
+            asked = {"spec": spec, "cluster": cluster, "cpus": request.cpus, "site": request.site}
+            return [*request.errors, *_refused(require_fit, asked)]
+        return [*request.errors, *_refused(require_private, spec, request.site)]
+
+    return _with_arms(specs, errors_of)
 
 
 def exposed(site: Site, specs: Iterable[Mapping[str, Any]]) -> dict[tuple[str, str], list[str]]:
     """What lacks the site's word that nobody else reaches the runs' ports, and the remedy -> the arms."""
-    found: dict[tuple[str, str], list[str]] = {}
-    for spec in specs:
-        try:
-            require_private(spec, site.request(spec["workload"]).site)
-        except RequestError as error:
-            here = "" if site.profile else f" (on one machine: {ON_ONE_MACHINE})"
-            arms = found.setdefault((error.what, f"{error.remedy}{here}"), [])
-            arms += [spec["arm"]] * (spec["arm"] not in arms)
-    return found
+    found = _with_arms(specs, lambda spec: _refused(require_private, spec, site.request(spec["workload"]).site))
+    here = "" if site.profile else f" (on one machine: {ON_ONE_MACHINE})"
+    return {(what, f"{remedy}{here}"): arms for (what, remedy), arms in found.items()}
 
 
 def require_requests(
