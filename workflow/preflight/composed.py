@@ -18,8 +18,7 @@ from workflow.checks import Outcome, SiteCheck, Unchecked
 from workflow.config.plan import Plan
 from workflow.config.planned_run import PlannedRun
 from workflow.preflight.cases import settings_request, settings_requests
-from workflow.stacks import built_dir, load_stack
-from workflow.stacks.definition import STACKS, require_closed, require_own_stacks
+from workflow.stacks.definition import require_closed, require_own_stacks
 from workflow.stacks.environment import run_in_stack
 
 LIMIT_S = 120.0
@@ -49,14 +48,15 @@ def compose_checks(plan: Plan, composed: dict[str, Any], starting: Container[str
     for name, run in settings_requests(plan).items():
         stack = Path(plan.stack_file(run.run_id))
         if name not in composed and run.run_id in starting and stack.is_file():
-            yield SiteCheck(f"settings of {run.spec['arm']}", partial(_compose, name, run, [*locks], composed))
+            yield SiteCheck(f"settings of {run.spec['arm']}", partial(_compose, name, run, stack, [*locks], composed))
 
 
-def _compose(name: str, run: PlannedRun, locks: Sequence[tuple[str, str]], composed: dict[str, Any]) -> Outcome:
+def _compose(
+    name: str, run: PlannedRun, stack: Path, locks: Sequence[tuple[str, str]], composed: dict[str, Any]
+) -> Outcome:
     require_own_stacks()
     for stack_name, lock in locks:
         require_closed(stack_name, lock)
-    arm, stack = run.spec["arm"], built_dir(load_stack(run.stack), STACKS) / "verify.json"
     with tempfile.TemporaryDirectory(prefix="rolloutbench-") as folder:
         out, log = Path(folder, "settings.json"), Path(folder, "log")
         try:
@@ -70,6 +70,6 @@ def _compose(name: str, run: PlannedRun, locks: Sequence[tuple[str, str]], compo
             why, change = "no run of this arm would start", "correct the arm's options, or the workload"
             what = " ".join(said.split())
             source = f"the stack {run.stack}, which composed the settings"
-            return [Finding("impossible", "setting-refused", (arm,), what, why, source, change)]
+            return [Finding("impossible", "setting-refused", (run.spec["arm"],), what, why, source, change)]
         composed[name] = read_json(out)
     return "composed"
