@@ -13,7 +13,7 @@ from typing import Any
 
 from common.errors import UserError
 from common.files import user_name, write_text
-from workflow.job.place import nvidia_gpus
+from workflow.job.place import NO_GPU, nvidia_gpus
 from workflow.job.stopping import StopRequests
 from workflow.job.training import job_gpus
 from workflow.runs.locks import holder_note, try_lock
@@ -24,7 +24,6 @@ FOLDER_VARIABLE = "ROLLOUTBENCH_LOCKS_DIR"
 MACHINE = "this machine"
 _POLL_S = 0.5
 _UUID = re.compile(r"\(UUID: ([^)]+)\)")
-_NO_GPU = ("", "-1", "NoDevFiles")
 
 
 @contextmanager
@@ -69,7 +68,7 @@ def lock_names(request: Mapping[str, Any], environ: Mapping[str, str]) -> list[s
         return [MACHINE]
     uuids = [_uuid(line) for line in nvidia_gpus()[0]]
     wanted = uuids if gpus is None else [gpu.strip() for gpu in gpus]
-    return sorted({_named(one, uuids) for one in wanted if one not in _NO_GPU}) or [MACHINE]
+    return sorted({_named(one, uuids) for one in wanted if one not in NO_GPU}) or [MACHINE]
 
 
 def _uuid(line: str) -> str:

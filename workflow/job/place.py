@@ -11,7 +11,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-_NO_GPU = {"", "-1", "NoDevFiles"}
+NO_GPU = {"", "-1", "NoDevFiles"}
+"""What CUDA_VISIBLE_DEVICES says where it leaves none."""
 _PATIENCE_S = 60.0
 
 
@@ -79,7 +80,7 @@ def visible_gpus(env: Mapping[str, str]) -> int | None:
     visible = env.get("CUDA_VISIBLE_DEVICES")
     if visible is None:
         return None
-    return 0 if visible.strip() in _NO_GPU else len(visible.split(","))
+    return 0 if visible.strip() in NO_GPU else len(visible.split(","))
 
 
 def nvidia_gpus() -> tuple[list[str], str]:
