@@ -17,7 +17,7 @@ from workflow.config.finished_before import finished_before
 from workflow.config.plan import Plan
 from workflow.config.planned_run import PlannedRun
 from workflow.config.to_train import Outlook, outlook
-from workflow.runs.experiment import is_imported, planned_experiment
+from workflow.runs.experiment import Experiment, is_imported, planned_experiment
 from workflow.runs.history import steps_of
 from workflow.runs.progress import readable_duration
 from workflow.runs.run_state import RunState, run_states
@@ -68,9 +68,10 @@ class Estimate:
         return None if self.time_s is None or self.gpus is None else self.gpus * self.time_s / 3600
 
 
-def estimates_of(plan: Plan, site: Site, given_step_s: float | None) -> tuple[list[Estimate], Queue]:
+def estimates_of(
+    plan: Plan, experiment: Experiment, site: Site, given_step_s: float | None
+) -> tuple[list[Estimate], Queue]:
     """An estimate of each run, in the plan's order, and squeue's answer on the existing jobs."""
-    experiment = planned_experiment(plan)
     states, queue = run_states(experiment)
     runs = list(plan.runs.values())
     before = finished_before(plan)
@@ -138,6 +139,7 @@ class Cost:
     """What each run of a plan would do now, and cost."""
 
     plan: Plan
+    experiment: Experiment
     site: Site
     estimates: list[Estimate]
     ahead: Outlook
@@ -171,19 +173,19 @@ class Cost:
 
 def cost_of(plan: Plan, site: Site, given_step_s: float | None) -> Cost:
     """The cost of a plan on a site; `given_step_s`: of arms without a measured step."""
-    estimates, queue = estimates_of(plan, site, given_step_s)
+    experiment = planned_experiment(plan)
+    estimates, queue = estimates_of(plan, experiment, site, given_step_s)
     ahead = outlook(plan)
     certain = plan.first_pairs(ahead.wanted)
     estimates = [
         replace(one, action="if needed") if one.starts and one.run.run_id not in certain else one for one in estimates
     ]
-    return Cost(plan, site, estimates, ahead, queue.error or "")
+    return Cost(plan, experiment, site, estimates, ahead, queue.error or "")
 
 
 def cost_lines(cost: Cost) -> list[str]:
     """The table of runs, what is left in all, and what the numbers rest on."""
-    plan, site, estimates = cost.plan, cost.site, cost.estimates
-    experiment = planned_experiment(plan)
+    plan, experiment, site, estimates = cost.plan, cost.experiment, cost.site, cost.estimates
     done = {run.run_id for run in experiment.imports if is_imported(experiment, run)}
     imported = [_import_row(run, run.run_id in done) for run in plan.imports.values()]
     table = table_lines(_HEADER, [*map(_row, estimates), *imported], _NUMBERS)
