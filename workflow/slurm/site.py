@@ -103,11 +103,7 @@ def site_of(workflow: Any, rule: str = "train") -> Site:
 
 def read_site(profile: Path) -> Site:
     """A profile's settings, from its folder or its file; a `UserError` if there is no such profile."""
-    file = (
-        profile
-        if profile.is_file()
-        else next((profile / name for name in _file_names(profile) if (profile / name).is_file()), None)
-    )
+    file = profile if profile.is_file() else _file_of(profile)
     if file is None:
         raise UserError(unknown_profile(str(profile)))
     try:
@@ -141,7 +137,7 @@ def read_site(profile: Path) -> Site:
 def site_for(profile: Path | None, experiment: str = "") -> Site:
     """The site by which a command judges: the given profile's, else that of the experiment's own, else this machine."""
     own = Path("profiles", experiment)
-    if profile is None and experiment and any((own / name).is_file() for name in _file_names(own)):
+    if profile is None and experiment and _file_of(own):
         profile = own
     return Site() if profile is None else read_site(profile)
 
@@ -149,9 +145,7 @@ def site_for(profile: Path | None, experiment: str = "") -> Site:
 def unknown_profile(name: str) -> str:
     """The error for a missing profile, with the known ones: those of this folder, or those of rolloutbench."""
     for folder in (Path("profiles"), ROOT / "profiles"):
-        known = sorted(
-            str(path) for path in folder.glob("*") if any((path / file).is_file() for file in _file_names(path))
-        )
+        known = sorted(str(path) for path in folder.glob("*") if _file_of(path))
         if known:
             break
     near = did_you_mean(name, known)
@@ -181,10 +175,11 @@ def default_gres(workload: Mapping[str, Any]) -> str:
     return f"gpu:{workload['gpus_per_node']}" if workload["gpus_per_node"] else ""
 
 
-def _file_names(profile: Path) -> list[str]:
-    """The names of a profile's file; Snakemake prefers one for its own version."""
+def _file_of(profile: Path) -> Path | None:
+    """The file in a profile's folder; Snakemake prefers one for its own version."""
     versioned = [file.name for pattern in ("profile.v*+.yaml", "config.v*+.yaml") for file in profile.glob(pattern)]
-    return [*sorted(versioned, reverse=True), "profile.yaml", "config.yaml"]
+    names = [*sorted(versioned, reverse=True), "profile.yaml", "config.yaml"]
+    return next((profile / name for name in names if (profile / name).is_file()), None)
 
 
 def _resources(raw: Any, prefix: str = "") -> dict[str, str]:
