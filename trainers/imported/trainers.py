@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -26,24 +26,21 @@ _DERIVED: Mapping[str, Any] = {
 
 def _trainer(name: str, table: Mapping[str, Any]) -> Trainer:
     rows = StepNames(**frozen(table["rows"]), **_DERIVED.get(name, {}))
-    return trainer_of(name, table, tuple(_consoles(name, table, rows)), rows)
-
-
-def _consoles(name: str, table: Mapping[str, Any], rows: StepNames) -> Iterator[LogFormat]:
-    label = table.get("label", name)
+    label, console = table.get("label", name), None
     if name in _CONSOLES:
-        yield _CONSOLES[name](rows)
+        console = _CONSOLES[name](rows)
     elif "console" in table:
-        yield dictionary_consoles.row_console(name, label, table["console"], rows)
+        console = dictionary_consoles.row_console(name, label, table["console"], rows)
     elif "unread" in table:
         # Its mark, a plain part of a step's line, is searched first.
         mark, step = table["unread"][0], re.compile(table["unread"][1])
-        yield LogFormat(
+        console = LogFormat(
             f"{name}-console",
             f"{label}'s console",
             None,
             is_step=lambda part: mark in part.text and step.search(part.text) is not None,
         )
+    return trainer_of(name, table, (console,) if console else (), rows)
 
 
 IMPORTED = tuple(
