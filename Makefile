@@ -73,6 +73,7 @@ check: $(VENV)/dev.stamp
 check-form:
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
+	$(BIN)/lint-imports
 
 check-types:
 	$(BIN)/mypy
