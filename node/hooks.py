@@ -1,6 +1,7 @@
 """Defines a hook: a name inside another package that our code replaces, calls or inherits from.
 
-A trainer's or engine's `hooks.py` has one row for each. A test compares the rows with each stack's
+A trainer's or engine's `hooks.json` has a row for each: by module, our name for it, and of a `Hook` its name, its
+signature, what is relied on, and perhaps since and until which release. A test compares the rows with each stack's
 packages (tests/stacks/test_hooks.py).
 """
 
@@ -8,7 +9,9 @@ from __future__ import annotations
 
 import functools
 import importlib
+import json
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, NamedTuple
 
 
@@ -63,3 +66,26 @@ def resolve(hook: Hook, owner: Any = None) -> tuple[Any, str]:
         for part in hook.name.split(".")[:-1]:
             owner = getattr(owner, part)
     return owner, hook.attribute
+
+
+class Hooks:
+    """The hooks of a folder, as attributes by our names. Its file is read when the first one is used."""
+
+    def __init__(self, folder: Path) -> None:
+        self._file = folder / "hooks.json"
+
+    @functools.cached_property
+    def rows(self) -> dict[str, Hook]:
+        """Our name -> the hook."""
+        modules = json.loads(self._file.read_text(encoding="utf-8"))["hooks"]
+        return {
+            name: Hook(module, *row[:3], **(row[3] if len(row) > 3 else {}))
+            for module, rows in modules.items()
+            for name, row in rows.items()
+        }
+
+    def __getattr__(self, name: str) -> Hook:
+        try:
+            return self.rows[name]
+        except KeyError:
+            raise AttributeError(f"{self._file} has no hook {name}") from None

@@ -19,7 +19,7 @@ FLOORS = ("common", "node", "engines", "trainers", "analysis", "workflow")
 # They are loaded by a stack's Python, where the controller is not installed.
 IN_STACKS = (
     *("common", "node", "engines", "trainers/__init__.py", "trainers/resolve.py", "trainers/*/driver"),
-    *("trainers/*/hooks.py", "trainers/verl/releases"),
+    *("trainers/*/__init__.py", "trainers/verl/releases"),
 )
 
 

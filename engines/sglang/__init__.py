@@ -1,8 +1,13 @@
-"""SGLang's facts."""
+"""SGLang's facts, and `hooks`, the names inside it that our code uses."""
+
+from pathlib import Path
 
 from engines.engine import Engine
 from engines.sglang.printed import LINES
 from engines.sglang.reported import MEASURED, OPTIONS, terms_in
+from node.hooks import Hooks
+
+hooks = Hooks(Path(__file__).parent)
 
 SGLANG = Engine(
     name="sglang",

@@ -1,8 +1,13 @@
-"""vLLM's facts."""
+"""vLLM's facts, and `hooks`, the names inside it that our code uses."""
+
+from pathlib import Path
 
 from engines.engine import Engine
 from engines.vllm.printed import LINES
 from engines.vllm.reported import MEASURED, OPTIONS, terms_in
+from node.hooks import Hooks
+
+hooks = Hooks(Path(__file__).parent)
 
 VLLM = Engine(
     name="vllm",

@@ -1,7 +1,6 @@
 """Our hooks in other packages: one table, and each stack's packages have what the rows name."""
 
 import ast
-import importlib
 import json
 import re
 import subprocess
@@ -9,7 +8,7 @@ import subprocess
 import pytest
 
 from common.files import ROOT
-from node.hooks import Hook
+from node.hooks import Hooks
 
 from ..trainers.verl.environments import build as build_verl
 
@@ -18,17 +17,14 @@ TABLES = {"trainers/trl", "trainers/swift", "trainers/verl", "engines/vllm", "en
 
 
 def rows():
-    """Every hook, with the file of its row."""
-    for file in sorted([*ROOT.glob("trainers/*/hooks.py"), *ROOT.glob("engines/*/hooks.py")]):
-        place = file.relative_to(ROOT)
-        module = importlib.import_module(".".join(place.with_suffix("").parts))
-        yield from ((str(place), hook) for hook in vars(module).values() if isinstance(hook, Hook))
+    """Every hook, with the folder of its table and our name for it."""
+    assert {str(file.parent.relative_to(ROOT)) for file in ROOT.glob("*/*/hooks.json")} == TABLES
+    for folder in sorted(TABLES):
+        yield from ((folder, name, hook) for name, hook in Hooks(ROOT / folder).rows.items())
 
 
 def users_of_hooks():
-    files = [file for table in TABLES for file in sorted((ROOT / table).rglob("*.py"))]
-    files += sorted((ROOT / "trainers/replay").glob("*.py"))
-    return [file for file in files if file.name != "hooks.py"]
+    return [file for table in (*TABLES, "trainers/replay") for file in sorted((ROOT / table).rglob("*.py"))]
 
 
 def named_elsewhere(text, hooked):
@@ -52,7 +48,7 @@ def named_elsewhere(text, hooked):
 
 
 def test_only_the_tables_name_what_is_inside_another_package():
-    hooked = {hook.attribute for _, hook in rows()}
+    hooked = {hook.attribute for *_, hook in rows()}
     found = [
         f"{file.relative_to(ROOT)}:{one}"
         for file in users_of_hooks()
@@ -63,19 +59,24 @@ def test_only_the_tables_name_what_is_inside_another_package():
 
 def test_each_row_says_what_is_relied_on_and_is_used():
     text = "".join(file.read_text() for file in users_of_hooks())
-    used, unused = set(re.findall(r"hooks\.([A-Z][A-Z0-9_]+)", text)), []
+    used = set(re.findall(r"hooks\.([A-Z][A-Z0-9_]+)", text))
     # Overridden by a class of ours, or the same method of another class.
     attributes = set(re.findall(r"    def (\w+)\(self", text))
-    named = {}
-    for table, _ in rows():
-        module = importlib.import_module(table.removesuffix(".py").replace("/", "."))
-        named |= {(table, name): value for name, value in vars(module).items() if isinstance(value, Hook)}
-    attributes |= {hook.attribute for (_, name), hook in named.items() if name in used}
-    for (table, name), hook in named.items():
+    attributes |= {hook.attribute for _, name, hook in rows() if name in used}
+    for _, _, hook in rows():
         assert hook.relied_on and hook.module.split(".")[0] in PACKAGES, hook
-        if name not in used and hook.attribute not in attributes:
-            unused.append(f"{table}: {name}")
-    assert not unused
+    assert not [
+        f"{table}: {name}" for table, name, hook in rows() if name not in used and hook.attribute not in attributes
+    ]
+
+
+def test_each_hook_that_is_used_has_a_row():
+    tables = {folder: Hooks(ROOT / folder) for folder in TABLES}
+    for file in users_of_hooks():
+        text = file.read_text()
+        for place, name in re.findall(r"from ([\w.]+) import .*\bhooks(?: as (\w+))?$", text, re.MULTILINE):
+            for used in re.findall(rf"(?<!\w){name or 'hooks'}\.([A-Z][A-Z0-9_]+)", text):
+                assert getattr(tables[place.replace(".", "/")], used), file
 
 
 # Runs in a stack: what it has of each row, as `[name, what it has]`, where that is not what the row says.
@@ -155,7 +156,7 @@ def test_a_stacks_packages_have_what_the_rows_name(stack, package, distribution,
     python = build_verl(stack) if package == "verl" else stack_python(stack)
     own = [
         [hook.module, hook.name, hook.signature, hook.since, hook.until]
-        for _, hook in rows()
+        for *_, hook in rows()
         if hook.module.split(".")[0] == package
     ]
     done = subprocess.run(
