@@ -17,7 +17,7 @@ from analysis.cost import HOUR_S, paid_s
 from analysis.ratio import RunNumbers, interval
 from analysis.verdict.arm_verdict import NO_SPAN, Span, is_resolved, ratio_text, span_text
 from analysis.wide import REWARD
-from analysis.windows import steps_per_row
+from analysis.windows import missing_before, steps_per_row
 from common.verdicts import count_of
 
 TRAINED = "trained_tokens"
@@ -59,6 +59,8 @@ class PerGpu:
     """GPU-hours to it, from a run's first step on, with checkpoints and the time between steps."""
     untimed: tuple[int, int] = (0, 0)
     """Steps before it whose time is not known, of a run of the baseline and of the arm: its hours are unknown."""
+    without_tokens: tuple[int, int] = (0, 0)
+    """Compared steps whose tokens are not logged, of the baseline and of the arm; they are in no rate of tokens."""
 
 
 def per_gpu_of(wide: pd.DataFrame, one: Compared, gpus: Mapping[str, int | None]) -> PerGpu | None:
@@ -67,10 +69,10 @@ def per_gpu_of(wide: pd.DataFrame, one: Compared, gpus: Mapping[str, int | None]
     counts = [sorted({gpus.get(run) or 0 for run in of}) for of in runs]
     if one.is_empty or not all(number for of in counts for number in of):
         return None
-    tokens = _tokens(wide, one, gpus)
+    tokens, without = _tokens(wide, one, gpus)
     reward, hours, untimed = _to_reward(wide, runs, gpus)
     shown = tuple(" or ".join(map(str, of)) for of in counts)
-    found = PerGpu((shown[0], shown[1]), tokens, reward, hours, untimed)
+    found = PerGpu((shown[0], shown[1]), tokens, reward, hours, untimed, without)
     return found if tokens or hours or any(untimed) else None
 
 
@@ -81,18 +83,23 @@ def _rate(baseline: Sequence[float], arm: Sequence[float]) -> Rate:
     return Rate(values[0], values[1], math.exp(-sample.log_ratio), (1 / high, 1 / low))
 
 
-def _tokens(wide: pd.DataFrame, one: Compared, gpus: Mapping[str, int | None]) -> Rate | None:
-    """Tokens per GPU-second, by the first count that both arms log in every step."""
+def _tokens(wide: pd.DataFrame, one: Compared, gpus: Mapping[str, int | None]) -> tuple[Rate | None, tuple[int, int]]:
+    """Tokens per GPU-second, by the count that most steps have and each run has, and each arm's steps without it."""
+    found: list[tuple[tuple[int, int], Rate]] = []
     for name in ("tokens", TRAINED):
-        counts = [side[name] if name in side else column_of(wide, side, name) for side in one.sides]
-        if all((of > 0).all() for of in counts):
-            rates = []
-            for side, of in zip(one.sides, counts, strict=True):
-                gpu_s = side["seconds"] * side["run"].map(gpus).astype(float)
-                sums = pd.DataFrame({"tokens": of, "gpu_s": gpu_s}).mul(side["n"], axis=0).groupby(side["run"]).sum()
-                rates.append((sums["tokens"] / sums["gpu_s"]).tolist())
-            return _rate(*rates)
-    return None
+        rates, without = [], []
+        for side in one.sides:
+            count = side[name] if name in side else column_of(wide, side, name)
+            has = count > 0
+            gpu_s = (side["seconds"] * side["run"].map(gpus).astype(float)).where(has, 0.0)
+            every = pd.DataFrame({"tokens": count.where(has, 0.0), "gpu_s": gpu_s}).mul(side["n"], axis=0)
+            sums = every.groupby(side["run"]).sum()
+            rates.append((sums["tokens"] / sums["gpu_s"]).tolist())
+            without.append(int(side["n"][~has].sum()))
+        if all(rate > 0 for of in rates for rate in of):
+            found.append(((without[0], without[1]), _rate(*rates)))
+    without_tokens, rate = min(found, key=lambda one: sum(one[0]), default=((0, 0), None))
+    return rate, without_tokens
 
 
 def _to_reward(
@@ -132,11 +139,7 @@ def _to_reward(
 
 def _untimed(rows: pd.DataFrame, seconds: pd.Series) -> pd.Series:
     """How many steps up to each row of a run, in order, are in no row, or in one whose time is not known (0 s)."""
-    steps, counter = steps_per_row(rows), rows["step"].astype(float)
-    # A counter of responses goes further than by 1 for a step.
-    gap = float((counter.diff() / steps).min())
-    lacking = ((counter - counter.shift(fill_value=0.0)) / gap - steps).clip(lower=0.0)
-    found: pd.Series = lacking.add(steps.where(seconds == 0.0, 0.0)).cumsum().round()
+    found: pd.Series = missing_before(rows).add(steps_per_row(rows).where(seconds == 0.0, 0.0)).cumsum()
     return found
 
 
@@ -163,6 +166,8 @@ def per_gpu_lines(arms: tuple[str, str], one: PerGpu | None) -> tuple[str, ...]:
     found = []
     if one.tokens is not None:
         pools = f"{one.gpus[1]} GPUs against {one.gpus[0]}, of all pools"
+        for name, count in zip(arms, one.without_tokens, strict=True):
+            pools += f"; without {count_of(count, 'step')} of {name}, whose tokens are not logged" if count else ""
         texts = (
             "{first} trains {times} times {second}'s tokens per GPU-second",
             "Trained tokens per GPU-second",

@@ -9,7 +9,7 @@ from functools import cache
 from pathlib import PurePosixPath
 
 from analysis.engine_terms import EnginePlace, engine_terms
-from analysis.terms import HARMLESS, STATED, TENSOR_PARALLEL, Term, compared, equivalent
+from analysis.terms import ALL_SETTINGS, HARMLESS, STATED, TENSOR_PARALLEL, Term, compared, equivalent
 from common.findings import COMPARED, EQUALITIES, NONE, NOT_GIVEN, UNKNOWN
 from trainers.cases import Case
 from trainers.registry import trainers
@@ -60,8 +60,7 @@ def _all_unknown(cases: Sequence[Case]) -> Term:
     """One term for all unknown settings, with the reason why they are unknown."""
     why = "; ".join(dict.fromkeys(case.unknown for case in cases if case.unknown))
     values = [UNKNOWN if case.unknown else "as below" for case in cases]
-    name = "all settings of the trainer and the engine"
-    return Term(name, cases, values, "unverifiable", why, "the imported run's source", "unknown")
+    return Term(ALL_SETTINGS, cases, values, "unverifiable", why, "the imported run's source", "unknown")
 
 
 def setting_of(key: str, cases: Sequence[Case]) -> list[object]:

@@ -15,7 +15,8 @@ from analysis.compared import TOKENS
 from analysis.roofline.setup import setup_of
 from analysis.runs import Run
 from analysis.wide import PHASE
-from analysis.windows import mean_of, steps_per_row
+from analysis.windows import mean_of, missing_before, steps_per_row
+from common.verdicts import count_of
 from trainers.logs.hf_work import SAMPLES_PER_STEP
 from trainers.logs.record import STEPS_LOGGED
 from trainers.protocol import Ledger
@@ -27,7 +28,7 @@ MEANS = (
     *("turns", "tool_seconds", "slowest_generation_s", "acceptance_length", "prefix_hit_rate"),
 )
 _USED = (
-    *("counted", STEPS_LOGGED, TOKENS, SAMPLES_PER_STEP),
+    *("step", "counted", STEPS_LOGGED, TOKENS, SAMPLES_PER_STEP),
     *("mean_response_length", "trainer_wait_s", "engine_wait_s"),
 )
 COLUMNS = ["factors", "arm", "run_id", "unit", *ACCOUNTS, "unaccounted", "not_logged", *MEANS]
@@ -61,7 +62,7 @@ def _ledger(run: Run, of_run: pd.DataFrame) -> list[object]:
     found = {name: _account(of_run, getattr(names, name), name == "in_flight", names.totals) for name in ACCOUNTS}
     if all(map(math.isnan, found.values())):
         return ["", *(math.nan,) * (len(ACCOUNTS) + 1), ""]
-    unclear = {name: why for name in ACCOUNTS if (why := _unclear(of_run, getattr(names, name), names))}
+    unclear = {name: why for name in ACCOUNTS if (why := _unclear(of_run, name, names))}
     found |= dict.fromkeys(unclear, math.nan)
     if math.isnan(found["trained"]) and "trained" not in unclear:
         found["trained"] = _trained(run, of_run, names.unit)
@@ -71,12 +72,19 @@ def _ledger(run: Run, of_run: pd.DataFrame) -> list[object]:
     return [names.unit, *(found[name] for name in ACCOUNTS), open_, ", ".join(lacking)]
 
 
-def _unclear(of_run: pd.DataFrame, columns: Sequence[str], names: Ledger) -> str:
-    """Why an account that is logged has no sum: no number is below 0, and a blank cell of a plain table is unknown."""
-    logged = [of_run[name].astype(float) for name in columns if name in of_run]
+def _unclear(of_run: pd.DataFrame, account: str, names: Ledger) -> str:
+    """Why an account has no sum: no number is below 0, and a blank cell of a plain table and a missing row are unknown.
+
+    What a process has counted since its start, and what waits, need no row of each step.
+    """
+    logged = [of_run[name].astype(float) for name in getattr(names, account) if name in of_run]
     if any((one < 0).any() for one in logged):
         return " (negative)"
-    return " (blank cells)" if names.unit == Ledger().unit and any(one.isna().any() for one in logged) else ""
+    if names.unit == Ledger().unit and any(one.isna().any() for one in logged):
+        return " (blank cells)"
+    by_row = account == "trained" or any(one.name not in names.totals for one in logged)
+    missing = int(missing_before(of_run)[1:].sum()) if by_row and account != "in_flight" else 0
+    return f" ({count_of(missing, 'missing step')})" if missing else ""
 
 
 def _account(of_run: pd.DataFrame, columns: Sequence[str], is_level: bool, totals: Sequence[str]) -> float:
@@ -86,7 +94,7 @@ def _account(of_run: pd.DataFrame, columns: Sequence[str], is_level: bool, total
         return math.nan
     if is_level:
         return float(sum(one.ffill().fillna(0.0).iloc[-1] - one.fillna(0.0).iloc[0] for one in logged))
-    # A count of a process begins anew with it. A trainer logs no count that is 0.
+    # A count of a process begins anew with it. A trainer logs no count that is 0; a row of several steps has their sum.
     return float(
         sum(
             one.ffill().diff().where(lambda by: by >= 0, one)[1:].sum() if one.name in totals else one[1:].sum()

@@ -36,6 +36,15 @@ def gaps(run: pd.Series, step: pd.Series, n: pd.Series) -> pd.Series:
     return found
 
 
+def missing_before(rows: pd.DataFrame) -> pd.Series:
+    """How many steps are in no row between each row of a run, in order, and the row before it; at first: from 0 on."""
+    steps, counter = steps_per_row(rows), rows["step"].astype(float)
+    # A counter of responses goes further than by 1 for a step.
+    gap = float((counter.diff() / steps).min())
+    found: pd.Series = ((counter - counter.shift(fill_value=0.0)) / gap - steps).clip(lower=0.0).round()
+    return found
+
+
 def mean_of(values: pd.Series, weights: pd.Series | npt.NDArray[np.float64]) -> float:
     """The mean over steps of the known values of rows; NaN without any."""
     weights = pd.Series(np.asarray(weights, dtype=np.float64), index=values.index)

@@ -81,7 +81,7 @@ def test_another_file_with_the_reward_function_is_another_reward(said):
     assert "custom_reward_function.name ('fast' in a; 'slow' in b)" in found
 
 
-@pytest.mark.parametrize(("n", "said"), [(8, "settings cannot be verified"), (16, f"{ROLLOUT}.n (8 in a; 16 in b)")])
+@pytest.mark.parametrize(("n", "said"), [(8, "the engine cannot be verified"), (16, f"{ROLLOUT}.n (8 in a; 16 in b)")])
 def test_settings_of_a_part_of_a_configuration_are_terms(tmp_path, monkeypatch, capsys, n, said):
     """What a log lacks is unknown; what both have is compared."""
     monkeypatch.chdir(tmp_path)

@@ -16,6 +16,7 @@ from analysis.runs import Run
 from analysis.wide import PHASE
 from common.model_facts import are_different_models, same_model
 from common.verdicts import Verdict
+from engines import UNKNOWN
 from trainers.registry import QUANTITIES
 
 # The facts that must be equal, as (code of the finding, text). Only facts known of both arms are compared, and the
@@ -86,6 +87,9 @@ def comparable(runs: Sequence[Run], plan: PlanRead, wide: pd.DataFrame) -> tuple
             for fact, reason in reasons.items():
                 text = f"{arm} and {plan.baseline}{at(factors)} ran with {reason}: not comparable, no ratio is given"
                 verdicts.append(Verdict("error", SAME[fact][0], text, (arm,)))
+        if swapped := list(dict.fromkeys(_other_engines([*base, *mine], plan))):
+            refused[factors, arm] = why = " and ".join(swapped)
+            verdicts.append(Verdict("error", "other-engine", f"{versus}: {why}, so no ratio is given", (arm,)))
         verdicts += _unknown_facts(arm, versus, [*base, *mine])
         columns = [column for run in (*base, *mine) if (column := run.done.get("column"))]
         if names := [column["name"] for column in columns if column["unit"] is None]:
@@ -123,6 +127,14 @@ def _generates_beside(runs: Sequence[Run], wide: pd.DataFrame) -> dict[str, str]
         elif 0 < timed_s < GENERATES_LEAST * step_s:
             found[run.run_id] = f"generation takes {timed_s / step_s:.0%} of its step"
     return found
+
+
+def _other_engines(runs: Sequence[Run], plan: PlanRead) -> Iterator[str]:
+    """Arms of a script that are named for another engine than their logs say that they ran with."""
+    for run in runs:
+        named, engine = str(plan.arms[run.arm].get("engine", UNKNOWN)), run.spec.get("engine")
+        if named not in (UNKNOWN, engine):
+            yield f"{run.arm} is an arm of {named}, its log says {engine}"
 
 
 def _unknown_facts(rival: str, versus: str, runs: Sequence[Run]) -> Iterator[Verdict]:

@@ -36,6 +36,7 @@ MAX_POINTS = 300
 LEAST_RUNS = 3
 """An interval over two runs spans nine standard deviations to either side: it would hide the curve."""
 WIDE_RANGE = 30
+OF_ONE_STEP = "The verdict's interval is of the mean step: far narrower than single steps vary. "
 MEAN_LENGTH, LONGEST = "mean_response_length", "max_response_length"
 
 
@@ -178,7 +179,7 @@ def figures_of(plan: PlanRead, tables: Mapping[str, pd.DataFrame]) -> list[Figur
     if wide["run_id"].duplicated().any():
         seconds = {"": wide[PHASE + "step"]}
         made += [
-            over_steps(wide, plan, seconds, "step-time", "Seconds of each step", "seconds per step"),
+            over_steps(wide, plan, seconds, "step-time", "Seconds of each step", "seconds per step", OF_ONE_STEP),
             reward_figure(wide, plan),
             _mismatch_figure(wide, plan),
             length_figure(wide, plan),

@@ -8,7 +8,7 @@ from typing import Any
 
 import pandas as pd
 
-from analysis.estimates.estimate_table import legible
+from analysis.estimates.estimate_table import EQUAL_WORK, legible
 from analysis.phases import shown_phase
 from analysis.planned import factors_label
 from analysis.report.content import Content
@@ -58,7 +58,9 @@ def shown_speed(content: Content) -> Table:
     columns += [*_of_both("runs", "runs", count), *_of_both("steps", "steps compared", count)]
     columns += [*_of_both("tokens_per_s", "tokens a second", significant)]
     caption = f"Seconds over the steps that are compared, and how many times as fast as {content.plan.baseline}"
-    return shown_table("speed", caption, "arms", columns, list(records.values()))
+    at_equal_work = (estimates.loc[estimates["estimate"] == EQUAL_WORK, "value"] > 0).any()
+    note = "Seconds a step are as measured; the verdict has them at equal response lengths." if at_equal_work else ""
+    return shown_table("speed", caption, "arms", columns, list(records.values()), note)
 
 
 def _of_both(name: str, group: str, show: Any) -> tuple[Column, Column]:

@@ -14,6 +14,7 @@ from analysis.compared import disagrees, outliers_decide
 from analysis.estimates.estimate_table import EQUAL_WORK, PER_STEP, disagreement, what_differs
 from analysis.estimates.gate import LABELS, UNKNOWN, worse_arms
 from analysis.mismatch import BOUND, Mismatch
+from analysis.terms import ALL_SETTINGS
 from analysis.verdict.arm_verdict import WIDE, Caveat, Kind, ratio_text
 from analysis.verdict.claim import Claim
 from common.findings import Finding, Preflight
@@ -53,7 +54,7 @@ CODES = {
 # What the sentence, another row or the number of steps left out says already.
 SAID = (
     *("tokens-unknown", "throughput-only", "overlapping-phases", "no-common-steps"),
-    "step-left-out",
+    *("step-left-out", "other-engine"),
     *("gpus-differ", "processors-differ", "gpu-counts-differ", "node-counts-differ", "models-differ", "columns-differ"),
 )
 
@@ -153,7 +154,7 @@ TABLE: dict[str, tuple[Kind, str, str]] = {
     "not-compared": ("data", "Not compared{at}: {why}.", ""),
     "no-equal-work": ("data", "Speed at equal work is unknown{at}: {why}.", "{settle}"),
     "other": ("data", "{text}.", ""),
-    "unverified": ("data", "{count} settings cannot be verified ({names}).", ""),
+    "unverified": ("data", "{what} cannot be verified{more}.", ""),
 }
 Doubt = tuple[str, dict[str, str]]
 """A row of the table, and the values of its text."""
@@ -206,13 +207,17 @@ def _of_terms(place: JudgedPlace) -> Iterator[Doubt]:
     if place.preflight is None or not place.preflight.ledger:
         yield "no-preflight" if place.preflight is None else "no-ledger", {}
     elif settings := list(dict.fromkeys(row.setting for row in place.preflight.rows("unverifiable"))):
-        yield (
-            "unverified",
-            {
-                "count": f"{len(settings)} of {len(place.preflight.ledger)}",
-                "names": join_first(settings, 2),
-            },
-        )
+        yield "unverified", _unverified(settings, len(place.preflight.ledger))
+
+
+def _unverified(settings: Sequence[str], every: int) -> dict[str, str]:
+    """How many settings are not known; one row may stand for all of the trainer and the engine, however many."""
+    named = [name for name in settings if name != ALL_SETTINGS]
+    names = f" ({join_first(named, 2)})" if named else ""
+    if len(named) == len(settings):
+        return {"what": f"{len(named)} of {every} settings", "more": names}
+    more = f", nor {len(named)} of {every - 1} others{names}" if named else ""
+    return {"what": "The settings of the trainer and the engine", "more": more}
 
 
 def _of_mismatch(place: JudgedPlace) -> Iterator[Doubt]:

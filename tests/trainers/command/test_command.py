@@ -3,11 +3,14 @@
 import json
 import signal
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
 
+from analysis.planned import planned
+from analysis.report.content import content_of
 from analysis.runs import read_run
 from common.errors import UserError
 from common.files import fingerprint_of
@@ -223,6 +226,12 @@ def test_a_word_that_the_log_contradicts_is_a_warning(bench):
     assert run.spec["engine"] == "vllm" and len(told) == 2
     assert "the arm says engine sglang, its log says vllm" in told[0]
     assert f"the arm says {word}=sglang, and its log says vllm: the word had no effect" in told[1]
+    # `compare` refuses such logs; a report makes no ratio of them.
+    arms = {name: {"trainer": "command", "engine": engine} for name, engine in (("a", "sglang"), ("b", "vllm"))}
+    nothing = {"runs": [], "fingerprints": {}, "warmup_steps": 0}
+    plan = planned({"experiment": "e", "baseline": "b", "arms": arms, **nothing})
+    (answer,) = content_of(plan, [run, replace(run, run_id="b-s0", arm="b")], [], None).arm_verdicts
+    assert answer.verdict == "x" and "a is an arm of sglang, its log says vllm" in answer.sentence
 
 
 def test_an_image_is_started_by_srun(bench, monkeypatch):
