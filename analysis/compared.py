@@ -78,12 +78,12 @@ class Work:
     """What would show equal work, where a number is unknown."""
 
 
-def work_of(baseline: pd.DataFrame, arm: pd.DataFrame) -> Work:
+def work_of(baseline: pd.DataFrame, arm: pd.DataFrame, stated: bool) -> Work:
     """How the work of two arms' steps differs; frames have the columns `COLUMNS`, `n`, `seconds`, NaN where unknown.
 
-    A number that one arm lacks is unknown for both. Logs without turns are of responses without tools; prompts that no
-    log has are not compared, nor few aborted responses that one log has, nor tools that take no time in the logs that
-    have them.
+    `stated`: an import may state the batch. A number that one arm lacks is unknown for both. Logs without turns are of
+    responses without tools; prompts that no log has are not compared, nor few aborted responses that one log has, nor
+    tools that take no time in the logs that have them.
     """
     sides, unknown = (baseline, arm), {}
     step_s = min(side[SECONDS].mean() for side in sides)
@@ -104,7 +104,7 @@ def work_of(baseline: pd.DataFrame, arm: pd.DataFrame) -> Work:
     differs = "; ".join(text for name in _LABELS if (text := _difference(sides, name)))
     lengths, settle = _difference(sides, MEAN_LENGTH), ""
     if unknown and not differs:
-        batch = " (import.batch_size of the arms)" if RESPONSES in unknown else ""
+        batch = " (import.batch_size of the arms)" if stated and RESPONSES in unknown else ""
         settle = f"logs with {join_first([_LABELS[name] for name in unknown], 3)}{batch}"
     why = "; ".join(filter(None, (differs, *unknown.values(), lengths if unknown else "")))
     return Work(differs, lengths, why, settle)
@@ -151,6 +151,8 @@ class Compared:
     baseline: str
     arm: str
     steps: Common
+    stated: bool = False
+    """Whether an arm is imported, so that the experiment may state what its logs lack."""
     by_clock: bool = False
     """Whether the seconds of an arm are the wall clock, with its checkpoints and evaluations."""
 
@@ -179,7 +181,7 @@ class Compared:
     @cached_property
     def work(self) -> Work:
         """How the work of both differs."""
-        return Work() if self.is_empty else work_of(*self.sides)
+        return Work() if self.is_empty else work_of(*self.sides, self.stated)
 
     @cached_property
     def steadiness(self) -> Steadiness:
@@ -248,7 +250,8 @@ def compared(wide: pd.DataFrame, plan: PlanRead) -> list[Compared]:
                 base, own = (rows[rows["arm"] == name] for name in (plan.baseline, arm))
                 steps = common_of(base, own, plan.step_of != "step")
                 by_clock = bool(base[BY_CLOCK].any() or own[BY_CLOCK].any())
-                found.append(Compared(str(factors), plan.baseline, arm, steps, by_clock))
+                stated = bool(plan.imported(plan.baseline, arm))
+                found.append(Compared(str(factors), plan.baseline, arm, steps, stated, by_clock))
     return found
 
 

@@ -60,6 +60,9 @@ def test_it_writes_an_experiment_and_says_what_changes_where(ab):
     plan = load_plan(raw)
     assert list(plan.runs) == ["vllm-s0", "sglang-s0", "vllm-s1", "sglang-s1"], "the arms take turns"
     assert [arm["engine"] for arm in raw["arms"].values()] == ["vllm", "sglang"]
+    assert ab("--vary", "rollout.name=vllm,sglang", "--gpus", "8", "--save", "gpus.yaml")[0] == 0
+    own = load_plan(yaml.safe_load(Path("gpus.yaml").read_text())).runs["vllm-s0"].spec
+    assert own["workload"] == {"nodes": 1, "gpus_per_node": 8}, "also where no partition is named"
     assert "vllm, sglang: rollout.name is replaced in line 4" in said
     assert "next: rolloutbench run run-ab.yaml\n" in said
     assert "0123456789abcdef" not in Path("run-ab.yaml").read_text() + json.dumps(plan.as_json())
@@ -366,6 +369,8 @@ def test_what_somebody_has_edited_is_kept(ab):
         (("--python", "/nowhere,/nothing"), SCRIPT, "--python /nowhere is no environment"),
         (("--vary", "a=1,2", "--image", "x,y"), SCRIPT, "it needs Slurm: give --partition"),
         (("--vary", "a=1,2", "--partition", "p", "--nodes", "0"), SCRIPT, "--nodes: must be a whole number, 1 or more"),
+        (("--vary", "a=1,2", "--gpus", "2.5"), SCRIPT, "--gpus: must be 0 to 999 (got '2.5')"),
+        (("--vary", "a=1,2", "--gpus", "0"), SCRIPT, "--gpus must be 1 or more; without a GPU omit it"),
     ],
 )
 def test_what_cannot_work_is_refused_in_one_line(ab, arguments, script, told):
@@ -393,7 +398,9 @@ def test_one_command_leads_from_a_script_to_a_verdict(tmp_path):
         sorted([*words, f"rollout.name={engine}", f"trainer.default_local_dir=checkpoints/run-ab/{engine}-s0"])
         for engine in ("vllm", "sglang")
     ]
-    assert "are not hashed" in (results / "report.html").read_text()
+    report, preflight = (results / "report.html").read_text(), (results / "preflight.json").read_text()
+    assert "are not hashed" in report and "import.batch_size" not in report
+    assert "wandb's folder has them" in preflight and "arms.vllm.stack" not in preflight
     published = [file for file in results.rglob("*") if file.suffix in (".html", ".json", ".md", ".csv", ".parquet")]
     assert not [file for file in published if b"0123456789abcdef01234567" in file.read_bytes()]
     again = subprocess.run(

@@ -102,11 +102,12 @@ def test_launchers_leave_a_place_for_the_other_jobs(slurm, tmp_path):
 
 def test_a_slurm_that_does_not_answer_is_said_once(slurm):
     for name in ("squeue", "scontrol", "sacct", "sacctmgr", "sbatch"):
-        slurm(name, "Unable to contact slurm controller", 1)
+        lookup = f"{name}: error: resolve_ctls_from_dns_srv: res_nsearch error: Unknown host\n"
+        slurm(name, f"{lookup}{name}: fatal: Could not establish a configuration source", 1)
     _, findings, unchecked = checked(read())
-    assert findings["slurm"].level == "lacking" and "Unable to contact" in findings["slurm"].what
-    assert "TaskPlugin: Slurm does not answer (" in unchecked
-    assert "sbatch: --test-only: Slurm was not asked (Unable to contact slurm controller)" in unchecked
+    assert findings["slurm"].level == "lacking"
+    assert findings["slurm"].what == "slurmctld does not answer: Could not establish a configuration source"
+    assert unchecked == "sbatch, limits, TaskPlugin: Slurm does not answer (Could not establish a configuration source)"
     assert checked(required=False)[1]["slurm"].level == "odd", "no profile needs it"
     assert not checked()[1] and not checked()[2], "an experiment that does not submit asks no Slurm"
 

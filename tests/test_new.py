@@ -116,10 +116,15 @@ def test_what_it_writes_plans_for_every_combination_of_flags(here, capsys):
         ("--model qwen", "'qwen' is read as a hub id, and needs a revision (a commit), so that it cannot change"),
         ("--data x.jsonl", "workload.data.source: no such file or folder: x.jsonl"),
         ("--rewards accurcy", "workload.rewards.0.name: must be 'accuracy', 'format'"),
+        (
+            "--from blanks.sh",
+            "line 1: blanks beside = make several words of one setting; write data.train_batch_size=256",
+        ),
         ("--partition 'a b'", "--partition: must be a Slurm partition (got 'a b')"),
     ],
 )
 def test_a_wrong_answer_is_one_line_with_what_is_allowed(here, capsys, given, said):
+    Path("blanks.sh").write_text("python3 -m verl.trainer.main_ppo data.train_batch_size = 256\n")
     before = sorted(here.rglob("*"))
     assert main(["new", *shlex.split(given)]) == 1
     told = capsys.readouterr().err
@@ -160,6 +165,7 @@ def test_an_experiment_is_judged_by_its_own_profile_or_this_machine_and_not_by_t
     Path("profiles/slurm").symlink_to(ROOT / "profiles" / "slurm")
     Path("slurm").symlink_to("profiles/slurm")
     said = run("new", "one.yaml", "--gpus", "1")
+    assert "by default: trainer trl, model builtin:small-qwen2, data builtin:arithmetic; --trainer, --model" in said[2]
     assert said[-2].endswith("rolloutbench run one.yaml    # on a machine with 1 GPU")
     assert said[-1].strip().startswith("for Slurm: rm one.yaml, and the same command with --partition NAME")
     run("new", "site.yaml", "--gpus", "1", "--partition", "a100")

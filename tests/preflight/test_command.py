@@ -2,6 +2,7 @@
 
 import copy
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -101,6 +102,13 @@ def test_what_cannot_run_as_it_is_meant_fails(config, capsys, workload, code, le
     (config().parent / "phi-4" / "config.json").write_text(json.dumps(_PHI4))
     found = findings(capsys, config({**RAW, "seeds": list(range(100))}, **{"save_steps": 1} | workload))
     assert found[code]["level"] == level and what in found[code]["what"], found.keys()
+
+
+def test_the_terms_that_differ_are_named_beside_their_number(config, capsys):
+    arms = copy.deepcopy(RAW["arms"])
+    arms["vllm"]["options"] = {"weight_decay": 0.1}
+    main(["check", str(config(RAW | {"arms": arms}))])
+    assert re.search(r"^ledger: \d+ different \(.*weight_decay.*\)", capsys.readouterr().out, re.MULTILINE)
 
 
 def test_a_folder_that_nothing_expands_fails(config, capsys, monkeypatch):

@@ -52,7 +52,7 @@ def start_checks(checks: Sequence[SiteCheck], patience_s: float = PATIENCE_S) ->
     give_up = time.monotonic() + patience_s
 
     def results() -> SiteResult:
-        found = SiteResult()
+        found, unchecked = SiteResult(), dict[str, list[str]]()
         for number, (check, thread) in enumerate(zip(checks, threads, strict=True)):
             thread.join(max(0.0, give_up - time.monotonic()))
             outcome = outcomes.get(number, Unchecked(f"no answer within {patience_s:g} s; try again"))
@@ -60,9 +60,10 @@ def start_checks(checks: Sequence[SiteCheck], patience_s: float = PATIENCE_S) ->
                 found.passed[check.name] = outcome
             elif isinstance(outcome, Exception):
                 why = " ".join(str(outcome).split()) or type(outcome).__name__
-                found.unchecked.append(f"{check.name}: {why}")
+                unchecked.setdefault(why, []).append(check.name)
             else:
                 found.findings += outcome
+        found.unchecked = [f"{', '.join(names)}: {why}" for why, names in unchecked.items()]
         return found
 
     return results

@@ -74,8 +74,9 @@ def ab(args: argparse.Namespace) -> None:
     if args.image and not on_slurm:
         raise UserError("--image is for srun --container-image (pyxis); it needs Slurm: give --partition")
     shared = {"script": str(args.script), "arguments": args.arguments, **_shared(args, script)}
-    if on_slurm:
-        shared |= _places(args, request, {name: value for _, name, value in options})
+    # On this machine the #SBATCH lines are comments.
+    asked = (request, {name: value for _, name, value in options}) if on_slurm else ({}, {})
+    shared |= _places(args, *asked)
     raw = _configuration(file, arms, shared, args.seeds)
     plan = load_plan(raw)
     profile, note = Path("profiles", name_of(file)), ""
@@ -235,6 +236,8 @@ def _shared(args: argparse.Namespace, script: Script) -> dict[str, Any]:
 def _places(args: argparse.Namespace, request: Mapping[str, str], options: Mapping[str, str]) -> dict[str, int]:
     """Nodes, GPUs and tasks of a run, from the flags, else from the script."""
     given = given_flags(args, ("nodes", "gpus"))
+    if given.get("gpus", "").strip("0") == "" and "gpus" in given:
+        raise UserError("--gpus must be 1 or more; without a GPU omit it (got 0)")
     nodes = max(1, _number("--nodes", given.get("nodes", request.get("nodes")), 1))
     each = _number("--ntasks", options.get("ntasks"), nodes) // nodes
     found = {

@@ -15,6 +15,7 @@ from common.ownership import obey_only_own_files, own_folder
 from common.retry import READ_PATIENCE_S, retry_io
 from common.shown import print_lines
 from workflow.runs.experiment import Experiment, find_experiment, unplanned
+from workflow.runs.history import is_own_command
 from workflow.runs.locks import holder_note
 from workflow.runs.orders import Order, Presence, local_job, order_of, owner_of, write_end
 from workflow.runs.pulse import filesystem_now, still_writes
@@ -67,7 +68,10 @@ def cancel(experiment: Experiment, chosen: Sequence[str], now: bool = False) -> 
     for run_id, order in orders.items():
         if not order.on_slurm and local_job(order.run).job is not Presence.NONE:
             _end(order, "now" if now else "soon")
-            results[run_id] = f"asked to stop {'at once' if now else 'after its step, with a checkpoint'}"
+            how = "after its step, with a checkpoint"
+            if is_own_command(order.content):
+                how = "by SIGTERM: a script has no step to wait for"
+            results[run_id] = f"asked to stop {'at once' if now else how}"
     results |= _cancel_slurm(experiment, {run_id: order for run_id, order in orders.items() if order.on_slurm}, results)
     lines = [f"{run_id}: {result}" for run_id, result in results.items()]
     if chosen:

@@ -10,7 +10,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from common.errors import UserError
-from common.findings import EQUALITIES, LEVELS, Finding, merge_findings
+from common.findings import EQUALITIES, LEVELS, Equality, Finding, LedgerRow, merge_findings
+from common.messages import join_first
 from common.retry import READ_PATIENCE_S, retry_io
 from common.shown import print_lines
 from common.verdicts import count_of
@@ -125,10 +126,16 @@ def _lines(one: CheckedExperiment) -> Iterator[str]:
     yield from finding_lines(one.found.findings, LEVELS, one.found)
     yield from _unchecked_lines(one.found.unverifiable)
     yield ""
-    if counts := {verdict: len(one.found.rows(verdict)) for verdict in EQUALITIES if one.found.rows(verdict)}:
-        yield "ledger: " + ", ".join(f"{rows} {verdict}" for verdict, rows in counts.items())
+    if counts := [_counted(verdict, rows) for verdict in EQUALITIES if (rows := one.found.rows(verdict))]:
+        yield from wrapped(", ".join(counts), "ledger: ")
         yield from wrapped(settings_source(one.found), "        ")
     yield from wrapped(", ".join(one.of_site.passed), "passed: ")
+
+
+def _counted(verdict: Equality, rows: Sequence[LedgerRow]) -> str:
+    """How many terms have a verdict, and which these are where the arms differ."""
+    names = f" ({join_first([row.setting for row in rows], 3)})" if verdict in ("mixed", "different") else ""
+    return f"{len(rows)} {verdict}{names}"
 
 
 def _passed(name: str, text: str) -> Iterator[str]:

@@ -24,6 +24,7 @@ from trainers.timers.tree import release_of
 
 _DOWNLOADS = 4
 _USE = "rolloutbench compare A.log B.log"
+_USE_SEEDS = "rolloutbench compare NAME=log1,log2 OTHER=log3,log4"
 _MOST_BELOW = 20
 _WANDB_ADDRESS = re.compile(r"https?://[^/]*wandb[^/]*/([^/]+)/([^/]+)/runs/([^/?#]+)")
 
@@ -61,6 +62,11 @@ def arms_of(given: Sequence[str], names: str | None) -> list[ComparedArm]:
         sources = [rest] if existing_path(rest) else [one for one in rest.split(",") if one]
         if not sources:
             raise UserError(f"an arm has no log (got {word!r}); give LOG, or NAME=LOG: {_USE}")
+        if word.endswith(",") and word != given[-1]:
+            raise UserError(f"{word!r} ends with a comma; commas separate seeds without a blank: {_USE_SEEDS}")
+        if left := [one for one in sources if re.search(r"[*?]", one) and "://" not in one and not existing_path(one)]:
+            why = "the shell expands no pattern behind NAME=, and none without a match"
+            raise UserError(f"no file is named {left[0]} ({why}); write the names: {_USE_SEEDS}")
         found = {one: _sources(one) for one in sources}
         folders = {one: logs for one, logs in found.items() if len(logs) > 1}
         arms.append(ComparedArm(name, [log for one in sources for log in found[one]], folders=folders))

@@ -10,7 +10,7 @@ from common.errors import UserError
 from common.files import read_json
 from common.shown import print_lines
 from workflow.commands.start_runs import run_line
-from workflow.config.plan import CONFIG, Plan, plan_of
+from workflow.config.plan import Plan, config_here, plan_of
 
 
 def require_report(plan: Plan, config: Path) -> Path:
@@ -30,8 +30,9 @@ def report(args: argparse.Namespace) -> None:
     from analysis.verdict.arm_verdict import ArmVerdict
     from analysis.verdict.verdict_block import add_to_job_summary, escaped, print_verdict, verdict_markdown
 
-    plan = plan_of(args.config)
-    folder = require_report(plan, args.config or CONFIG)
+    config = args.config or config_here()
+    plan = plan_of(config)
+    folder = require_report(plan, config)
     found: VerdictFile = read_file(VerdictFile, folder / "verdict.json", "the report", ("arms", "no_comparison"))
     verdicts = [ArmVerdict.from_json(dict(one)) for one in found["arms"]]
     add_to_job_summary(lambda: verdict_markdown(verdicts) or escaped(found["no_comparison"]))

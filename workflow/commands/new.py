@@ -84,6 +84,9 @@ def new_experiment(args: argparse.Namespace) -> None:
     except UserError as error:
         raise UserError(f"{' '.join(str(error).split())} (nothing was written)") from None
     write_experiment(writes, plan, int(found["steps"]))
+    if (taken := [flag for flag in ("trainer", "model", "data") if getattr(args, flag) is None]) and args.gpus:
+        flags = ", ".join(f"--{flag}" for flag in taken)
+        print(f"by default: {', '.join(f'{flag} {found[flag]}' for flag in taken)}; {flags} NAME takes another")
     print_next(file, profile.parent if found["partition"] else None, plan, raw["workload"], [note] * bool(note))
 
 

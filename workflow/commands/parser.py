@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple, NoReturn
 
 from common.files import ROOT
-from common.messages import unknown_name
+from common.messages import did_you_mean, unknown_name
 
 _WIDTH = 79
 EXIT_CODES = {
@@ -40,7 +40,11 @@ class Command(NamedTuple):
 
 # argparse's keywords for each argument; one with a command in front is that command's own.
 ARGUMENTS: dict[str, dict[str, Any]] = {
-    "config": {"type": Path, "nargs": "?", "help": "the experiment's configuration (default: config.yaml)"},
+    "config": {
+        "type": Path,
+        "nargs": "?",
+        "help": "the experiment's configuration (default: config.yaml, else the only one in this folder)",
+    },
     "check config": {
         "type": Path,
         "nargs": "?",
@@ -170,6 +174,10 @@ class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         self.exit(2, f"{self.prog}: error: {message}\n`{self.prog} --help` shows the arguments, with examples\n")
 
+    @property
+    def flags(self) -> list[str]:
+        return [flag for action in self._actions for flag in action.option_strings]
+
 
 class _Program(_Parser):
     """Suggests the nearest listed command for an unknown one."""
@@ -182,7 +190,10 @@ class _Program(_Parser):
         """As argparse's, but the error for an unknown argument names its command."""
         found, unknown = self.parse_known_args(_config_first(args), namespace)
         if unknown:
-            self.commands.choices.get(found.command, self).error(f"unrecognized arguments: {' '.join(unknown)}")
+            of_command = self.commands.choices.get(found.command, self)
+            flags = [flag for flag in unknown if flag.startswith("--")]
+            meant = did_you_mean(flags[0].partition("=")[0], of_command.flags) if flags else ""
+            of_command.error(f"unrecognized arguments: {' '.join(unknown)}{meant}")
         return found
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:

@@ -120,7 +120,8 @@ def _notes(experiment: Experiment, states: Sequence[RunState], queue: Queue) -> 
     failures: list[str] = []
     for state in states:
         if state.state == "failed":
-            failures.append(f"{state.run_id}: {explain(state.end)}")
+            spec = state.order.content.get("spec", {}) if state.order else {}
+            failures.append(f"{state.run_id}: {explain(state.end, spec)}")
             failures += [f"  log: {state.log}"] if state.log else []
     lines: list[str] = []
     for part in (failures, _remarks(experiment, states, queue), [_count(experiment, states)]):

@@ -6,6 +6,7 @@ Snakemake evaluates the plan again in every job, so this module reads no data an
 from __future__ import annotations
 
 import json
+import re
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ from typing import Any
 
 from common.contracts import PlanFile
 from common.errors import UserError
+from common.messages import join_first
 from node.hub import source_kind
 from trainers.protocol import StackFacts
 from trainers.registry import driver_of, require_importable
@@ -180,10 +182,29 @@ class Plan:
 
 def plan_of(file: Path | None) -> Plan:
     """The plan of a configuration file, to look at its runs: its sources need not be on this machine."""
-    file = file or CONFIG
+    return plan_runs(config_of(file or config_here()), cache(stack_facts))
+
+
+def config_of(file: Path) -> Config:
+    """The configuration of a file whose results are not elsewhere."""
     raw = read_yaml(file)
     _require_started_here(file, str(raw.get("experiment")))
-    return plan_runs(parse_config(raw), cache(stack_facts))
+    return parse_config(raw)
+
+
+def config_here() -> Path:
+    """The configuration of a command that names none: config.yaml, else the only experiment in this folder."""
+    files = [] if CONFIG.exists() else [file for file in sorted(Path().glob("*.yaml")) if _is_experiment(file)]
+    if len(files) > 1:
+        raise UserError(f"several experiments are here; give one of {join_first(files, 5)}")
+    return files[0] if files else CONFIG
+
+
+def _is_experiment(file: Path) -> bool:
+    try:
+        return re.search(r"^arms:", file.read_text(encoding="utf-8"), re.MULTILINE) is not None
+    except (OSError, UnicodeDecodeError):
+        return False
 
 
 def _require_started_here(file: Path, experiment: str) -> None:

@@ -263,7 +263,7 @@ class Launcher:
     def _failure(self, order: Order, end: dict[str, Any]) -> UserError:
         """The error for an order that did not finish the run: its end, what to do, and the last lines of its log."""
         log = log_of(self.run, end)
-        reason = explain(end)
+        reason = explain(end, self.spec)
         if end["kind"] == "finished" and end.get("attempt"):
             inputs = self.request["inputs_sha256"]
             problem = why_unfinished(self.run.attempt(end["attempt"]), self.fingerprint, steps_of(self.spec), inputs)
@@ -290,7 +290,7 @@ class Launcher:
 
 def _short(end: dict[str, Any]) -> str:
     """How a job ended, without what to do: it is done already."""
-    return explain(end).partition("; ")[0]
+    return explain(end, {}).partition("; ")[0]
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -84,6 +84,7 @@ def read_launch_script(path: Path, nodes: int = 0, gpus: int = 0) -> LaunchScrip
         raise UserError(_no_training(path))
     trainer, command, at = found[0]
     assert trainer.launch is not None
+    _require_no_blanks(command.words[at:])
     words, secrets = _without_secrets(command.words[at:])
     options = options_of_script(text)
     options += [option for one in script.commands for option in _of_sbatch(one)]
@@ -112,6 +113,16 @@ def read_launch_script(path: Path, nodes: int = 0, gpus: int = 0) -> LaunchScrip
         result.left.append(Left(command.line, _shown(command), why, "check it by hand"))
     result.left.sort(key=lambda one: one.line)
     return result
+
+
+def _require_no_blanks(words: Sequence[Word]) -> None:
+    """`UserError` for a blank beside a `=`, which makes several words of one setting."""
+    for before, word, behind in zip(words, words[1:], [*words[2:], None], strict=False):
+        if word.text.startswith("="):
+            value = word.text[1:] or (behind.text if behind else "")
+            raise UserError(
+                f"line {word.line}: blanks beside = make several words of one setting; write {before.text}={value}"
+            )
 
 
 def _no_training(path: Path) -> str:

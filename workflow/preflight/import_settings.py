@@ -139,10 +139,10 @@ def _why_unknown(spec: Spec, source: Mapping[str, Any], stack: StackPins | None)
         lacks = f"trainer {trainer} has no adapter"
     else:
         lacks = "the experiment gives it no workload"
-    return (
-        f"settings of arm {arm}: its source {has}, and {lacks} (give arms.{arm}.stack with a workload, or a source "
-        "that holds the configuration, such as a wandb run)"
-    )
+    known = f"give arms.{arm}.stack with a workload, or a source that holds the configuration, such as a wandb run"
+    if "read_as" in source:
+        known = "wandb's folder has them, if the script writes one: options.read, the flag --read of ab"
+    return f"settings of arm {arm}: its source {has}, and {lacks} ({known})"
 
 
 def _identity(spec: Spec, source: Mapping[str, Any], stack: StackPins | None) -> dict[str, Any]:

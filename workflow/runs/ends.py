@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 from common.files import tail, user_name
 from node.exit_codes import UNFIT_NODE, USER_ERROR
+from workflow.runs.history import begins_anew, is_own_command
 from workflow.runs.paths import AttemptPaths
 from workflow.slurm.commands import EndedJob
 
@@ -35,7 +36,6 @@ class Kind(NamedTuple):
     """How it ended and what to do; follows the run's name. Its words in braces are of the end."""
 
 
-_RESUME = "start again to resume from its last checkpoint"
 _KINDS = {
     "finished": Kind(Then.FINAL, "its job ended without an error, but no done.json proves that it finished"),
     "failed": Kind(Then.FINAL, "failed: the trainer ended with exit code {code}{rank}"),
@@ -51,7 +51,7 @@ _KINDS = {
     ),
     "hung": Kind(Then.FINAL, "hung twice: {detail}; the stacks of its processes are in the log"),
     "no progress": Kind(Then.FINAL, "made no progress: {detail}; fix what ends it, then start again"),
-    "cancelled": Kind(Then.FINAL, f"was cancelled by {{by}}; {_RESUME}"),
+    "cancelled": Kind(Then.FINAL, "was cancelled by {by}; {resume}"),
     "deadline": Kind(Then.FINAL, "was removed by Slurm at its deadline"),
     "time limit": Kind(
         Then.FINAL,
@@ -66,9 +66,9 @@ _KINDS = {
         "status` shows it",
     ),
     # On this machine these are final: nobody requeues a job there.
-    "stopped": Kind(Then.AGAIN, f"was stopped{{why}}; {_RESUME}"),
+    "stopped": Kind(Then.AGAIN, "was stopped{why}; {resume}"),
     "vanished": Kind(
-        Then.AGAIN, f"its job vanished without a report (killed from outside, or the machine went down); {_RESUME}"
+        Then.AGAIN, "its job vanished without a report (killed from outside, or the machine went down); {resume}"
     ),
     "node lost": Kind(Then.AGAIN, "lost a node: {detail}"),
     "superseded": Kind(Then.AGAIN, "its job ended before another one"),
@@ -91,14 +91,18 @@ def what_follows(end: Mapping[str, Any]) -> Then:
     return _KINDS[end["kind"]].then if end["kind"] in _KINDS else Then.FINAL
 
 
-def explain(end: Mapping[str, Any]) -> str:
-    """How an order ended and what to do; the sentence follows the run's name."""
+def explain(end: Mapping[str, Any], spec: Mapping[str, Any]) -> str:
+    """How an order of this specification ended and what to do; the sentence follows the run's name."""
     code, detail = end.get("code"), end.get("detail")
+    resume = "start again to resume from its last checkpoint"
+    if is_own_command(spec):
+        resume = f"start again: its script {'begins anew' if begins_anew(spec) else 'continues by itself'}"
     words = {
         "code": code,
         "signal": -(code or 0),
         "detail": detail,
         "by": end.get("by") or "somebody",
+        "resume": resume,
         "rank": f" ({end['rank']})" if end.get("rank") else "",
         "why": f" ({detail})" if detail else "",
         "after": f" after step {end['last_step']}" if end.get("last_step") else "",

@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 from pathlib import Path
 
 from common.contracts import PlanFile, read_file
 from common.errors import UserError
 from common.files import inputs_sha256
-from common.messages import unknown_name
-from workflow.config.plan import Plan, plan_of
+from common.messages import print_message, unknown_name
+from workflow.config.plan import Plan, config_here, config_of, plan_runs, stack_facts
 from workflow.config.to_train import pairs_that_resolved
 from workflow.runs.history import read_object, steps_of
 from workflow.runs.paths import RunPaths
@@ -50,7 +51,15 @@ class Experiment:
 def find_experiment(config: Path | None, name: str | None) -> Callable[[], Experiment]:
     """A function that reads the current files of a command's experiment; a configuration is read once, now."""
     if name is None:
-        plan = plan_of(config)
+        file = config or config_here()
+        known = config_of(file)
+        try:
+            plan = plan_runs(known, cache(stack_facts))
+        except UserError as error:  # such as a script that is not on this machine
+            if not (Path("results") / known.experiment / "plan.json").is_file():
+                raise
+            print_message(f"warning: the runs are those of its last start, as {file} cannot be planned here: {error}")
+            return lambda: named_experiment(known.experiment)
         return lambda: planned_experiment(plan)
     if config is not None:
         raise UserError(f"give a configuration or --experiment, not both (got {config} and {name})")

@@ -122,12 +122,17 @@ def _run_state(expected: ExpectedRun, order: Order, queue: Queue, now: float) ->
     if state.other or (not order and not attempts):
         if any(exists(attempt.done) for attempt in run.attempts()):
             return replace(state, note="finished, of another configuration")
-        return replace(state, note="its launcher is about to submit it" if state.launcher else "")
+        return replace(state, note=_of_launcher(run) if state.launcher else "")
     state = _ended(state, order, queue)
     if writes:
         note = "its last attempt still writes, on a node that Slurm gave up: `rolloutbench cancel` ends it"
         state = replace(state, note="; ".join(filter(None, (state.note, note))))
     return state
+
+
+def _of_launcher(run: RunPaths) -> str:
+    """What the launcher of a run without an order does: it submits nothing of an experiment that is cancelled."""
+    return "its launcher ends" if exists(run.cancelled) else "its launcher is about to submit it"
 
 
 def _steps(run: RunPaths, expected: ExpectedRun, attempts: Sequence[AttemptPaths]) -> int | None:
@@ -189,7 +194,7 @@ def _ended(state: RunState, order: Order, queue: Queue) -> RunState:
         return replace(state, state="cancelled", detail="" if by.startswith("somebody") else by)
     if order.on_slurm and what_follows(end) is Then.AGAIN:
         again = "; its launcher submits it again" if state.launcher else ""
-        return replace(state, state="stopped", note=explain(end).partition("; ")[0] + again)
+        return replace(state, state="stopped", note=explain(end, {}).partition("; ")[0] + again)
     if end["kind"] == "stopped":
         return replace(state, state="stopped")
     return replace(state, state="failed", detail="no proof" if end["kind"] == "finished" else end["kind"])

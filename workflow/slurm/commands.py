@@ -185,7 +185,10 @@ def command(*arguments: str) -> str:
         now = " (temporarily)" if passes(error) else ""
         raise SlurmError(f"{arguments[0]}: {error.strerror}{now}") from None
     if done.returncode != 0:
-        raise SlurmError(" ".join((done.stderr or done.stdout or f"exit code {done.returncode}").split()))
+        said = done.stderr or done.stdout or f"exit code {done.returncode}"
+        # Without a cluster each way to find one is an error before the reason.
+        reason = [line for line in said.splitlines() if ": fatal: " in line]
+        raise SlurmError(" ".join((reason[-1].partition(": fatal: ")[2] if reason else said).split()))
     return done.stdout
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
+import yaml
 
 from analysis.planned import planned
 from analysis.report.content import content_of
@@ -19,7 +20,11 @@ from tests.analysis.sources.test_event_files import verl as verl_events
 from tests.analysis.sources.test_event_files import write as write_events
 from trainers.command.driver import keep, prepared
 from workflow.cli import main
+from workflow.commands.cancel import cancel
+from workflow.config.plan import plan_runs, stack_facts
+from workflow.config.reading import parse_config
 from workflow.launch_scripts.log import collect
+from workflow.runs.experiment import ExpectedRun, Experiment
 from workflow.runs.paths import RunPaths
 
 from .script_bench import CONSOLES, ScriptBench
@@ -90,7 +95,7 @@ def test_a_stopped_script_ends_with_all_its_processes(bench):
     head.send_signal(signal.SIGINT)
     one.ended(head)
     assert head.returncode == 1
-    assert "attempt 1 stopped" in one.said(head) or "was stopped" in one.said(head), one.said(head)
+    assert "was stopped; start again: its script begins anew" in one.said(head), one.said(head)
     assert one.read("attempts", "1", "exit.json")["last_step"] == 6, "what it had logged counts"
     assert not one.own_processes()
     one.go()
@@ -107,8 +112,9 @@ def test_the_lives_of_a_script_that_resumes_count_together(bench):
     one = bench(console="\n".join([*lines[: third + 1], "WAIT"]), resume="script")
     head = one.start()
     one.wait(lambda: "step:3 " in one.console())
-    head.send_signal(signal.SIGINT)
-    one.ended(head)
+    mine = Experiment("experiment", one.run.parents[1], [ExpectedRun("a-s0", one.spec["fingerprint"])])
+    assert cancel(mine, ["a-s0"]) == ["a-s0: asked to stop by SIGTERM: a script has no step to wait for"]
+    assert "start again: its script continues by itself" in one.ended(head)
     (one.folder / "console").write_text("\n".join(lines[third + 1 :]))
     one.go()
     result = one.launch()
@@ -260,6 +266,25 @@ def test_commands_understand_such_an_arm(bench, monkeypatch, capsys, command):
     code = main([command, "mine.yaml"])
     out = capsys.readouterr()
     assert code == 0 and "a-s0" in out.out and "impossible (" not in out.out, out.err
+
+
+def test_status_needs_neither_the_files_name_nor_the_script_of_a_start(bench, monkeypatch, capsys):
+    one = bench()
+    monkeypatch.chdir(one.folder)
+    Path("other.yaml").write_text("jobs: 4\n")
+    arm = {"trainer": "command", "engine": "vllm", "options": {"script": str(one.script)}}
+    raw = {"experiment": "mine", "baseline": "a", "arms": {"a": arm, "b": arm | {"env": {"X": "1"}}}}
+    Path("mine.yaml").write_text(yaml.safe_dump(raw))
+    assert main(["status"]) == 0 and "a-s0" in capsys.readouterr().out
+    Path("results/mine").mkdir(parents=True)
+    Path("results/mine/plan.json").write_text(json.dumps(plan_runs(parse_config(raw), stack_facts).as_json()))
+    one.script.unlink()
+    assert main(["status", "mine.yaml"]) == 0
+    out = capsys.readouterr()
+    assert "a-s0" in out.out and "warning: the runs are those of its last start, as mine.yaml cannot" in out.err
+    Path("next.yaml").write_text(yaml.safe_dump(raw))
+    assert main(["status"]) == 1
+    assert "several experiments are here; give one of mine.yaml, next.yaml" in capsys.readouterr().err
 
 
 def test_its_fingerprint_is_of_the_text_and_the_words(bench):
