@@ -45,6 +45,13 @@ VLLM_ARGS = {"use_vllm": True, "vllm_mode": "colocate", "vllm_max_model_length":
 TRAINED_ON = 2
 """CPUs of an attempt."""
 SGLANG_ARGS = {"use_sglang": True, "sglang_max_total_tokens": 2 * 8 * 64}
+TRAIN = """
+import sys
+from node.attempt import exit_code
+from trainers.trl.driver.train import train
+sys.exit(exit_code(train))
+"""
+"""Trains an attempt with TRL; a test writes before it what it changes."""
 
 
 def job_environment(**changes):

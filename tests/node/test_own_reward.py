@@ -17,24 +17,6 @@ from node.rewards import reward_functions
 from trainers.swift.driver.pipeline import as_reward
 from trainers.verl.driver.reward import compute_score
 
-GOOD = """
-import dataclasses
-
-@dataclasses.dataclass
-class Target:
-    words: int
-
-def brevity(completions, rows, *, target=3):
-    print("this goes to the log")
-    want = Target(target)
-    return [None if row["ground_truth"] == "skip" else -abs(len(text.split()) - want.words)
-            for text, row in zip(completions, rows, strict=True)]
-
-def everything(completions, prompts, rows, token_ids, cut_off, **options):
-    return [len(prompts[0]) + 10 * rows[0]["index"] + 100 * len(token_ids[0]) + 1000 * cut_off[0] + options["x"]] * len(
-        completions)
-"""
-
 
 def own(code, function="score", options=None, **more):
     return {"source": "mine.py", "function": function, "code": code, "options": options or {}, "weight": 1.0, **more}
@@ -54,48 +36,6 @@ def program():
         one.close()
 
 
-def test_a_function_gets_arguments_for_its_parameters():
-    brevity, everything = reward_functions(
-        [own(GOOD, "brevity", {"target": 2}), own(GOOD, "everything", {"x": 0.5})], max_response_length=3
-    )
-    rows = {"reward_model": [{"style": "rule", "ground_truth": truth} for truth in ("a", "skip")]}
-    extra = {"extra_info": [{"index": 4, "split": "train"}] * 2, "data_source": ["d"] * 2}
-    given = {"prompts": [[{"role": "user", "content": "?"}]] * 2, "completion_ids": [[1, 2, 3]] * 2, **rows, **extra}
-    logged = {}
-    asked = given | {"trainer_state": object(), "log_metric": logged.__setitem__}
-    assert (brevity.__name__, everything.__name__) == ("brevity", "everything")
-    assert brevity(completions=["a b c", "d"], **asked) == [-1.0, None]
-    assert everything(completions=["a", [{"role": "assistant", "content": "b"}]], **asked) == [1341.5] * 2
-    assert logged == {"rewards/brevity/failed": 0.0, "rewards/everything/failed": 0.0}
-    for function in (brevity, everything):
-        function.close()
-
-
-COLUMNS = """
-def picked(completions, level, rows, tags=None, *, at=0):
-    return [one["n"] + (row["level"] == one) + len(tag) + at for one, row, tag in zip(level, rows, tags)]
-
-def all_of_them(completions, **given):
-    return [len(given)] * len(completions)
-
-def none_of_them(completions):
-    return [0.5] * len(completions)
-"""
-
-
-def test_a_function_gets_columns_for_its_parameters():
-    columns = ["level", "tags", "with a space"]
-    named = [own(COLUMNS, name) | {"columns": columns} for name in ("picked", "all_of_them", "none_of_them")]
-    values = [{"level": {"n": at}, "tags": ["a"] * at, "with a space": None} for at in (1, 2)]
-    extra = [{"index": at, "split": "train", "columns": json.dumps(one)} for at, one in enumerate(values)]
-    functions = reward_functions(named)
-    # 10: prompts, rows, token_ids, cut_off, three names of the answer, and the three columns.
-    expected = [[3.0, 5.0], [10.0, 10.0], [0.5, 0.5]]
-    for function, wanted in zip(functions, expected, strict=True):
-        assert function(completions=["a", "b"], extra_info=extra) == wanted
-        function.close()
-
-
 NOT_LOADED = {
     "raises": ("x = 1\n\nx / 0\n", "ZeroDivisionError: division by zero (mine.py, line 3)"),
     "lacks": ("import a_package_that_nobody_has\n", "ModuleNotFoundError: No module named 'a_package_that_nobody_has'"),
@@ -106,6 +46,12 @@ NOT_LOADED = {
     ),
     "option": ("def score(completions): ...\n", "mine.py: score has no parameter for option 'target'"),
     "dies": ("import os\nos._exit(7)\n", "its process ended (exit code 7)"),
+    # A column is passed only by name.
+    "column": (
+        "def score(completions, level, *, target): ...\n",
+        "has a parameter 'level' that is no option; functions get completions, prompts, rows, token_ids, cut_off and "
+        "the columns that workload.data.columns names",
+    ),
 }
 
 
@@ -117,13 +63,6 @@ def test_an_unusable_file_is_reported_in_one_line(name):
     assert words in str(caught.value)
     assert "\n" not in str(caught.value)
     assert caught.value.missing == ("a_package_that_nobody_has" if name == "lacks" else None)
-
-
-def test_a_column_is_passed_only_by_name():
-    with pytest.raises(
-        RewardProblem, match=r"has a parameter 'level' that is no option.*workload\.data\.columns names"
-    ):
-        RewardProgram(own(COLUMNS, "picked"))
 
 
 # What a function does with the completion "bad", and what is recorded of it; the others have their value.
@@ -186,25 +125,6 @@ def test_a_function_that_always_fails_ends_the_run(monkeypatch):
     reward.close()
 
 
-SLOW = """
-import time
-def score(completions):
-    time.sleep(0.4 * len(completions))
-    return [1.0] * len(completions)
-"""
-
-
-def test_a_slow_function_has_the_time_that_its_setting_gives():
-    reward = RewardProgram(own(SLOW) | {"timeout_s": 0.2})
-    with pytest.raises(RewardProblem, match=r"within 0.2 s \(timeout_s\) for 1 completion") as caught:
-        reward.call([Response("a")])
-    assert caught.value.late
-    reward.close()
-    reward = RewardProgram(own(SLOW) | {"timeout_s": 20})
-    assert reward.score([Response("a")] * 2) == ([1.0, 1.0], 0)
-    reward.close()
-
-
 def test_many_hangs_take_limited_time(monkeypatch):
     monkeypatch.setattr(own_reward, "CALL_S", 0.5)
     reward = RewardProgram(own("import time\ndef score(completions): time.sleep(99)\n") | {"timeout_s": 0.2})
@@ -225,7 +145,7 @@ def too_late(number, frame):
 def compute_score(data_source, solution_str, ground_truth, extra_info=None):
     print("---", solution_str)
     assert data_source == "my/data" and extra_info == {
-        "index": extra_info["index"], "split": "train", "level": extra_info["index"]}
+        "index": extra_info["index"], "split": "train", "level": extra_info["index"], "with a space": None}
     signal.signal(signal.SIGALRM, too_late)
     signal.setitimer(signal.ITIMER_REAL, 0.2)
     try:
@@ -263,12 +183,26 @@ class Scaled:
         return [self.value * (truth in text) for text, truth in zip(completions, solution)]
 """
 OURS = """
-async def awaited(completions, rows, level):
-    assert [row["level"] for row in rows] == level
-    return [float(row["ground_truth"] in text) for text, row in zip(completions, rows)]
+import dataclasses
+
+@dataclasses.dataclass
+class Worth:
+    right: float
+
+async def awaited(completions, prompts, rows, token_ids, cut_off, level, *, worth=0):
+    print("this goes to the log")
+    assert [row["level"] for row in rows] == level == [row["index"] for row in rows] and not any(cut_off)
+    assert [prompt[-1]["content"] for prompt in prompts] == [f"{row['index']}?" for row in rows]
+    assert [len(ids) for ids in token_ids] == [len(text) for text in completions]
+    return [Worth(worth).right * (row["ground_truth"] in text) for text, row in zip(completions, rows)]
+
+def of_all(completions, **given):
+    return [(truth in text) * len(given) / 10 for text, truth in zip(completions, given["ground_truth"])]
 """
 FUNCTIONS = [
-    (OURS, "awaited", {}),
+    (OURS, "awaited", {"worth": 1}),
+    # prompts, rows, token_ids, cut_off, three names of the answer, two columns and an option.
+    (OURS, "of_all", {"more": 1}),
     (VERL, "compute_score", {}),
     (VERL, "judged", {"data_source": "openai/gsm8k"}),
     (TRL, "accuracy_reward", {}),
@@ -291,13 +225,16 @@ class Tokenizer:
 
 @pytest.mark.parametrize(("code", "function", "options"), FUNCTIONS)
 def test_the_same_completions_score_the_same_under_every_trainer(code, function, options, tmp_path, monkeypatch):
-    reward = own(code, function, options, columns=["level"])
+    reward = own(code, function, options, columns=["level", "with a space"])
     prompts = [[{"role": "user", "content": f"{at}?"}] for at in range(3)]
-    extra = [{"index": at, "split": "train", "columns": json.dumps({"level": at})} for at in range(3)]
+    extra = [
+        {"index": at, "split": "train", "columns": json.dumps({"level": at, "with a space": None})} for at in range(3)
+    ]
     truths = [{"style": "rule", "ground_truth": "7"}] * 3
     columns = {"data_source": ["my/data"] * 3, "reward_model": truths, "extra_info": extra}
     ids = [[*map(ord, text), 0] for text in TEXTS]
     (ours,) = reward_functions([reward], 64)
+    ours.end_ids = frozenset(Tokenizer.all_special_ids)
     replies = [[{"role": "assistant", "content": text}] for text in TEXTS]
     metric = {}
     of_trl = {"trainer_state": object(), "log_extra": print, "log_metric": metric.__setitem__}

@@ -1,7 +1,5 @@
 """The numbers here were computed by hand from the definitions; 8/13 = 0.61538, 1/13 = 0.07692."""
 
-import json
-import math
 import os
 import sys
 
@@ -11,7 +9,7 @@ from common.errors import UserError
 from node.phi4_reward import Phi4, answer_part, last_boxed
 
 from .. import patience
-from ..attempts import ROOT, TRANSFORMERS
+from ..attempts import ROOT
 
 RIGHT, NONE = "<think>a</think>So \\boxed{12}", "<think>a</think>So 12"
 
@@ -102,47 +100,6 @@ def test_the_sum_is_weighted():
     assert Phi4().score(RIGHT, range(10), "12", complete=True) == pytest.approx(8 / 13)
     assert Phi4().score(RIGHT, [7] * 10, "12", complete=True) == pytest.approx(7 / 13)
     assert Phi4().score("", [7] * 10, "12", complete=True) == pytest.approx(-9 / 13)
-
-
-# truth, answer, whether they are equal; the one before the last keeps math_verify busy for hours
-EQUALITY = [
-    ("\\frac{1}{2}", "0.5", True),
-    ("1+x^2", "x^2 + 1", True),
-    ("\\{1, 2\\}", "\\{2, 1\\}", True),
-    ("\\sin x", "sinx", False),
-    ("12", "13", False),
-    ("", "", False),
-    ("3", "9^{9^{9}}", False),
-    ("3", "3", True),
-]
-PROGRAM = """
-import json, sys, threading
-from node import equality
-equality.LIMIT_S = float(sys.argv[1])
-from node.rewards import reward_functions
-cases = json.load(sys.stdin)
-out = [equality.equal(f"\\\\boxed{{{truth}}}", f"\\\\boxed{{{answer}}}") for truth, answer, _ in cases]
-texts = ["<think>a</think>\\\\boxed{0.5}", "<think>a", "<think>a</think>\\\\boxed{9^{9^{9}}}"]
-rows = [{"ground_truth": "\\\\frac{1}{2}"}] * 3
-def work():
-    (reward,) = reward_functions([{"name": "phi4"}], max_response_length=62)
-    out.append(reward(completions=texts, reward_model=rows, completion_ids=[list(range(n)) for n in (50, 62, 7)]))
-thread = threading.Thread(target=work); thread.start(); thread.join()
-print(json.dumps(out))
-"""
-
-
-@pytest.mark.full("libraries of a stack")
-def test_equality_in_a_stack_from_any_thread_in_limited_time(stack_python):
-    command = [str(stack_python(TRANSFORMERS)), "-c", PROGRAM, "2"]
-    done = patience.run(command, 90, input=json.dumps(EQUALITY), cwd=ROOT)
-    assert done.returncode == 0, done.stderr
-    *verdicts, scores = json.loads(done.stdout)
-    assert verdicts == [expected for *_, expected in EQUALITY]
-    right, cut, wrong = scores
-    assert right == pytest.approx(8 / 13)  # 50 tokens are up to 25600/31744 of 62
-    assert cut == pytest.approx(-0.5 * 8 / 13)
-    assert wrong == pytest.approx(8 / 13 * (-0.5 - 0.25 * (1 + math.cos(math.pi * 7 / (62 * 3702 / 31744)))))
 
 
 def test_only_cpu_time_of_a_comparison_counts(tmp_path):

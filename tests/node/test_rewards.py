@@ -61,22 +61,48 @@ ACCURACY_CASES = [
 ]
 
 
+# truth, answer, whether they are equal; the one before the last keeps math_verify busy for hours
+EQUALITY = [
+    ("\\frac{1}{2}", "0.5", True),
+    ("1+x^2", "x^2 + 1", True),
+    ("\\{1, 2\\}", "\\{2, 1\\}", True),
+    ("\\sin x", "sinx", False),
+    ("12", "13", False),
+    ("", "", False),
+    ("3", "9^{9^{9}}", False),
+    ("3", "3", True),
+]
+PROGRAM = """
+import json, sys, threading
+from node import equality
+from node.built_in_rewards import accuracy
+from node.rewards import reward_functions
+equality.LIMIT_S = 2.0
+cases, equal = json.load(sys.stdin)
+out = [[equality.equal(f"\\\\boxed{{{truth}}}", f"\\\\boxed{{{answer}}}") for truth, answer, _ in equal]]
+texts = ["<think>a</think>\\\\boxed{0.5}", "<think>a", "<think>a</think>\\\\boxed{9^{9^{9}}}"]
+halves = [{"ground_truth": "\\\\frac{1}{2}"}] * 3
+def work():
+    out.append([accuracy(text, truth) for text, truth, _ in cases])
+    rows = [{"ground_truth": truth} for _, truth, _ in cases]
+    (reward,) = reward_functions([{"name": "accuracy"}])
+    out.append(reward(completions=[text for text, *_ in cases], reward_model=rows))
+    (reward,) = reward_functions([{"name": "phi4"}], max_response_length=62)
+    out.append(reward(completions=texts, reward_model=halves, completion_ids=[list(range(n)) for n in (50, 62, 7)]))
+thread = threading.Thread(target=work); thread.start(); thread.join()
+print(json.dumps(out))
+"""
+
+
 def test_accuracy_in_any_thread(stack_python):
-    code = (
-        "import json, sys, threading\n"
-        "from node.built_in_rewards import accuracy\n"
-        "from node.rewards import reward_functions\n"
-        "cases, out = json.load(sys.stdin), []\n"
-        "def work():\n"
-        "    out.append([accuracy(text, truth) for text, truth, _ in cases])\n"
-        "    rows = [{'ground_truth': truth} for _, truth, _ in cases]\n"
-        "    function = reward_functions([{'name': 'accuracy'}])[0]\n"
-        "    out.append(function(completions=[text for text, *_ in cases], reward_model=rows))\n"
-        "thread = threading.Thread(target=work); thread.start(); thread.join()\n"
-        "print(json.dumps(out))"
-    )
-    command = [str(stack_python(TRANSFORMERS)), "-c", code]
-    done = patience.run(command, 60, input=json.dumps(ACCURACY_CASES), cwd=ROOT)
+    """In limited time, too."""
+    given = json.dumps([ACCURACY_CASES, EQUALITY])
+    done = patience.run([str(stack_python(TRANSFORMERS)), "-c", PROGRAM], 90, input=given, cwd=ROOT)
     assert done.returncode == 0, done.stderr
-    expected = [value for *_, value in ACCURACY_CASES]
-    assert json.loads(done.stdout) == [expected, expected]
+    verdicts, alone, as_reward, scores = json.loads(done.stdout)
+    assert verdicts == [expected for *_, expected in EQUALITY]
+    assert alone == as_reward == [value for *_, value in ACCURACY_CASES]
+    right, cut, wrong = scores
+    assert right == pytest.approx(8 / 13)  # 50 tokens are up to 25600/31744 of 62
+    assert cut == pytest.approx(-0.5 * 8 / 13)
+    assert wrong == pytest.approx(8 / 13 * (-0.5 - 0.25 * (1 + math.cos(math.pi * 7 / (62 * 3702 / 31744)))))

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from common.errors import UserError
-from trainers.replay.lengths import check_lengths, draw_lengths, idle_share, step_lengths
+from trainers.replay.lengths import draw_lengths, idle_share, step_lengths
 
 
 @settings(max_examples=200)
@@ -33,44 +33,21 @@ def steps_table(path, rows):
 
 def test_single_lengths_of_a_run_are_taken_as_they_are(tmp_path):
     rows = [(step, "sample", "response_length", float(value)) for step in (1, 2) for value in (3, 9, 4, step)]
-    source = {"source": steps_table(tmp_path / "steps.parquet", rows)}
-    assert step_lengths(source, tmp_path, 2, 4, 16) == [[3, 9, 4, 1], [3, 9, 4, 2]]
-    for (steps, count, longest), said in {
-        (3, 4, 16): "has the lengths of 2 steps, and workload.steps is 3",
-        (2, 8, 16): "step 1 has 4 completions, and workload.batch_size is 8",
-        (2, 4, 8): "a completion of 9 tokens; a replay makes 1 to workload.max_response_length = 8",
+    means = [(1, "scalar", "response_length/mean", 10.5), (1, "scalar", "response_length/max", 31.0)]
+    for name, content in (("whole", rows), ("means", means), ("none", [(1, "sample", "response_length", 0.0)])):
+        steps_table(tmp_path / f"{name}.parquet", content)
+    (tmp_path / "foreign.parquet").write_text("step 1\n")
+    assert step_lengths({"source": "whole.parquet"}, tmp_path, 2, 4, 16) == [[3, 9, 4, 1], [3, 9, 4, 2]]
+    for (name, steps, count, longest), said in {
+        ("whole", 3, 4, 16): "has the lengths of 2 steps, and workload.steps is 3",
+        ("whole", 2, 8, 16): "step 1 has 4 completions, and workload.batch_size is 8",
+        ("whole", 2, 4, 8): "a completion of 9 tokens; a replay makes 1 to workload.max_response_length = 8",
+        ("none", 1, 1, 8): "a completion of 0 tokens",
+        ("means", 1, 16, 64): "has no step with the length of each completion; give its mean",
+        ("foreign", 1, 1, 8): "is no run's steps",
     }.items():
         with pytest.raises(UserError, match=said):
-            step_lengths(source, tmp_path, steps, count, longest)
-
-
-def test_a_run_without_single_lengths_is_told_to_give_numbers(tmp_path):
-    rows = [(1, "scalar", "response_length/mean", 10.5), (1, "scalar", "response_length/max", 31.0)]
-    with pytest.raises(UserError, match="has no step with the length of each completion; give its mean"):
-        step_lengths({"source": steps_table(tmp_path / "steps.parquet", rows)}, tmp_path, 1, 16, 64)
-
-
-def test_zero_lengths_and_foreign_files_are_refused(tmp_path):
-    source = {"source": steps_table(tmp_path / "steps.parquet", [(1, "sample", "response_length", 0.0)])}
-    with pytest.raises(UserError, match="a completion of 0 tokens"):
-        step_lengths(source, tmp_path, 1, 1, 8)
-    (tmp_path / "no.parquet").write_text("step 1\n")
-    with pytest.raises(UserError, match="is no run's steps"):
-        step_lengths({"source": "no.parquet"}, tmp_path, 1, 1, 8)
-
-
-@pytest.mark.parametrize(
-    ("asked", "said"),
-    [
-        ({}, "must give the lengths of the completions"),
-        ({"shortest": 3}, "mean must be a number of tokens"),
-        ({"mean": 300}, "1 <= shortest <= mean <= longest <= workload.max_response_length"),
-    ],
-)
-def test_what_cannot_be_asked_for(asked, said):
-    with pytest.raises(UserError, match=said):
-        check_lengths(asked, 64)
-    assert check_lengths({"mean": 5}, 64) == {"mean": 5.0, "shortest": 1, "longest": 64}
+            step_lengths({"source": f"{name}.parquet"}, tmp_path, steps, count, longest)
 
 
 def test_places_stand_empty_while_the_longest_is_written():

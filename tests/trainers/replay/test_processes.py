@@ -1,5 +1,6 @@
 """Engines alone that have processes of their own: their shards, and the end of one of them."""
 
+import contextlib
 import json
 
 import psutil
@@ -8,55 +9,29 @@ import pytest
 from trainers.replay.lengths import draw_lengths
 
 from ... import patience
-from ...attempts import EAGER, SGLANG, TRANSFORMERS, VLLM, job_environment, read_lines
+from ...attempts import EAGER, SGLANG, VLLM, job_environment, read_lines
 from .test_replay import ROOT, VLLM_ENGINE, attempt_of, planned
 
 pytestmark = pytest.mark.full("several engines replay")
 
 
-def started(python, attempt, *program, mark=""):
-    command = [str(python), *(program or ("-m", "trainers.replay.driver")), str(attempt)]
-    environment = job_environment(PYTHONPATH=str(ROOT), VLLM_CPU_KVCACHE_SPACE="1", REPLAY_MARK=mark, **EAGER)
-    return patience.run(command, 300, cwd=ROOT, env=environment)
+def started(python, attempt, text):
+    """A program in a file, whose processes import it again; all have a mark in their environment."""
+    program = attempt.parent / "program.py"
+    program.write_text(text)
+    mark = {"PYTHONPATH": str(ROOT), "REPLAY_MARK": str(attempt)}
+    environment = job_environment(VLLM_CPU_KVCACHE_SPACE="1", **mark, **EAGER)
+    return patience.run([str(python), str(program), str(attempt)], 300, cwd=ROOT, env=environment)
 
 
-def left_over(mark):
-    """The processes with a mark in their environment."""
+def left_over(attempt):
+    """The command lines of processes with the mark."""
     found = []
     for process in psutil.process_iter():
-        try:
-            if process.environ().get("REPLAY_MARK") == mark:
+        with contextlib.suppress(psutil.Error):
+            if process.environ().get("REPLAY_MARK") == str(attempt):
                 found.append(" ".join(process.cmdline()))
-        except psutil.Error:
-            continue
     return found
-
-
-FAILS = """
-import sys
-from engines.transformers.replay import TransformersReplay as Whole
-from node.attempt import exit_code
-from trainers.replay import driver
-made, steps = Whole.generate, []
-def fails(self, prompts, lengths, greedy=False):
-    steps.append(greedy)
-    if steps.count(False) == 2:
-        raise RuntimeError("CUDA error: an illegal memory access was encountered")
-    return made(self, prompts, lengths, greedy)
-Whole.generate = fails
-sys.exit(exit_code(driver.replay))
-"""
-
-
-def test_an_engine_that_fails_in_a_step_is_named(stack_python, made_inputs, tmp_path):
-    (run,) = planned("transformers").runs.values()
-    attempt = attempt_of(run.spec, tmp_path, made_inputs)
-    program = tmp_path / "fails.py"
-    program.write_text(FAILS)
-    told = started(stack_python(TRANSFORMERS), attempt, str(program))
-    said = told.stderr + told.stdout
-    assert told.returncode == 1 and "the engine failed in step 2: RuntimeError: CUDA error: an illegal" in said
-    assert len(read_lines(attempt.parent / "metrics.jsonl")) == 1 and not (attempt.parent / "done.json").exists()
 
 
 TWO = """
@@ -79,9 +54,7 @@ def test_one_engine_of_two_processes_writes_what_the_model_writes(stack_python, 
     (run,) = planned("vllm", engine=VLLM_ENGINE).runs.values()
     spec = {**run.spec, "trainer_args": {**run.spec["trainer_args"], "tensor_parallel": 2}}
     attempt = attempt_of(spec, tmp_path, made_inputs)
-    program = tmp_path / "two.py"
-    program.write_text(TWO)
-    told = started(stack_python(VLLM), attempt, str(program), mark=str(tmp_path))
+    told = started(stack_python(VLLM), attempt, TWO)
     assert told.returncode == 0, told.stderr + told.stdout
     engine = json.loads((attempt.parent / "done.json").read_text())["resolved"]["engine"]
     assert engine["tensor_parallel_size"] == 2 and engine["greedy_equal"] == 1.0
@@ -90,7 +63,7 @@ def test_one_engine_of_two_processes_writes_what_the_model_writes(stack_python, 
         draw_lengths(5, 2, 12, 8, f"step {step}") for step in (1, 2, 3)
     ]
     assert set(lines[0]["phases"]) == {"step", "step/generate"}
-    assert not left_over(str(tmp_path)), "an orphan"
+    assert not left_over(attempt), "an orphan"
 
 
 DIES = """
@@ -121,14 +94,10 @@ if __name__ == "__main__":
 def test_a_scheduler_that_dies_in_a_step_is_named(stack_python, made_inputs, tmp_path):
     (run,) = planned("sglang", engine={"max_running_requests": 4}).runs.values()
     attempt = attempt_of(run.spec, tmp_path, made_inputs)
-    program = tmp_path / "dies.py"
-    program.write_text(DIES)
-    command = [str(stack_python(SGLANG)), str(program), str(attempt)]
-    environment = job_environment(PYTHONPATH=str(ROOT), REPLAY_MARK=str(tmp_path))
-    told = patience.run(command, 300, cwd=ROOT, env=environment)
+    told = started(stack_python(SGLANG), attempt, DIES)
     said = told.stderr + told.stdout
     assert told.returncode == 1
     assert "the engine failed in step 2: EngineEnded: SGLang's server ended with exit code 1" in said, said
     assert "error: a process of SGLang's server was killed by SIGKILL" in said, said
     assert len(read_lines(attempt.parent / "metrics.jsonl")) == 1 and not (attempt.parent / "done.json").exists()
-    assert not left_over(str(tmp_path)), "an orphan"
+    assert not left_over(attempt), "an orphan"

@@ -16,12 +16,11 @@ from trainers.replay.lengths import draw_lengths, idle_share
 from workflow.config.plan import plan_runs
 from workflow.config.reading import parse_config
 
-from ...attempts import DATA, EAGER, MODEL, SGLANG, TRANSFORMERS, VLLM, prepared, run_job, run_warm
+from ...attempts import DATA, EAGER, MODEL, SGLANG, TRANSFORMERS, VLLM, prepared, read_lines, run_job, run_warm
 from ..verl.environments import build
 from .test_lengths import steps_table
 
-pytestmark = pytest.mark.full("every engine replays")
-
+FULL = pytest.mark.full("every engine replays")
 ROOT = Path(__file__).resolve().parents[3]
 STACKS = {"transformers": TRANSFORMERS, "vllm": VLLM, "sglang": SGLANG}
 LENGTHS = {"mean": 5, "shortest": 2, "longest": 12}
@@ -74,6 +73,7 @@ def replayed(stack_python, plan, folder, inputs):
     return attempt.parent, run_job(stack_python(run.stack), run.spec["job_module"], attempt, **EAGER)
 
 
+@FULL
 @pytest.mark.parametrize(
     ("engine", "options"),
     [
@@ -113,6 +113,7 @@ def test_every_completion_has_the_length_that_was_asked_for(engine, options, sta
         assert named["step"] >= named["step/generate"] + named["step/sync_weights"]
 
 
+@FULL
 def test_an_engine_with_weights_of_its_own_needs_none_and_gets_none(stack_python, made_inputs, tmp_path):
     plan = planned("vllm", engine={**VLLM_ENGINE, "load_format": "dummy"})
     model = tmp_path / "model"
@@ -129,21 +130,7 @@ def test_an_engine_with_weights_of_its_own_needs_none_and_gets_none(stack_python
     assert [line["phases"].keys() for line in lines] == [{"step", "step/generate"}] * 3
 
 
-@pytest.mark.parametrize(
-    ("engine", "model", "options", "said"),
-    [
-        ("vllm", "builtin:phi4-shape", {}, "builtin:phi4-shape has no weights; set options.engine.load_format: dummy"),
-        ("transformers", "builtin:tiny-qwen2", {"load_format": "dummy"}, "is for vllm and sglang without sleep"),
-        ("vllm", "builtin:tiny-qwen2", {"load_format": "dummy", "enable_sleep_mode": True}, "without sleep"),
-    ],
-    ids=["no weights", "transformers", "sleep"],
-)
-def test_weights_that_nobody_has_are_refused_in_the_plan(engine, model, options, said):
-    with pytest.raises(UserError, match=said):
-        planned(engine, {"model": {"source": model}}, engine=options)
-    planned("vllm", {"model": {"source": "builtin:phi4-shape"}}, engine={"load_format": "dummy"})
-
-
+@FULL
 def test_it_replays_with_the_transformers_that_verls_older_stacks_have(tmp_path):
     """4.51 has another word for a model's number format; it is there beside vLLM 0.8.5 and SGLang 0.4.6."""
     python = build("0.4.1")
@@ -167,12 +154,14 @@ print(ops.flashinfer_sampler_supported())
 """What vLLM decides on a GPU before it looks at that: whether it samples with FlashInfer."""
 
 
+@FULL
 def test_on_gpus_vllm_samples_without_kernels_that_nvcc_would_compile(stack_python):
     """Trainers never meet FlashInfer's sampler, since it gives no processed log-probabilities."""
     told = run_warm(stack_python(VLLM), "-c", SAMPLER, **EAGER)
     assert told.returncode == 0 and told.stdout.split()[-1] == "False", told.stderr
 
 
+@FULL
 def test_lengths_of_a_run_are_pinned_when_it_is_planned(stack_python, made_inputs, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     rows = [(step, "sample", "response_length", float(step + n)) for step in (1, 2) for n in range(4)]
@@ -192,17 +181,36 @@ def test_lengths_of_a_run_are_pinned_when_it_is_planned(stack_python, made_input
     assert "Traceback" not in told.stderr + told.stdout
 
 
-def test_a_stack_of_another_engine_and_unknown_options_are_refused(tmp_path):
-    assert planned("sglang", {"gpus_per_node": 1, "gpu": "H100-80GB"}, accelerator="cuda").runs
-    for options, words, said in (
-        ({}, {"nodes": 2}, "workload.nodes must be 1 with trainer replay"),
-        ({"tensor_parallel": 2}, {}, r"must be workload.gpus_per_node \(1\): a replay is one engine"),
-        ({"tensor_parallel": 2}, {"gpus_per_node": 8, "gpu": "H100-80GB"}, r"must be workload.gpus_per_node \(8\)"),
-    ):
-        with pytest.raises(UserError, match=said):
-            planned("vllm", words, accelerator="cuda" if "gpu" in words else "cpu", **options)
-    with pytest.raises(UserError, match="gpus_per_node must be 1 with engine transformers"):
-        planned("transformers", {"gpus_per_node": 2, "gpu": "H100-80GB"}, accelerator="cuda")
+ON_GPU, SLEEPS = {"gpu": "H100-80GB"}, {"load_format": "dummy", "enable_sleep_mode": True}
+REFUSED = {
+    "nodes": ("vllm", {"nodes": 2}, {}, "workload.nodes must be 1 with trainer replay"),
+    "no GPU": ("vllm", {}, {"tensor_parallel": 2}, r"must be workload.gpus_per_node \(1\): a replay is one engine"),
+    "2 of 8 GPUs": ("vllm", ON_GPU | {"gpus_per_node": 8}, {"tensor_parallel": 2}, r"workload.gpus_per_node \(8\)"),
+    "in a trainer": ("transformers", ON_GPU | {"gpus_per_node": 2}, {}, "gpus_per_node must be 1 with engine transf"),
+    "no weights": (
+        *("vllm", {"model": {"source": "builtin:phi4-shape"}}, {}),
+        "builtin:phi4-shape has no weights; set options.engine.load_format: dummy",
+    ),
+    "own weights": ("transformers", {}, {"engine": {"load_format": "dummy"}}, "is for vllm and sglang without sleep"),
+    "asleep": ("vllm", {}, {"engine": SLEEPS}, "without sleep"),
+    "no lengths": ("vllm", {}, {"lengths": {}}, "must give the lengths of the completions"),
+    "no mean": ("vllm", {}, {"lengths": {"shortest": 3}}, "mean must be a number of tokens"),
+    "too long": ("vllm", {}, {"lengths": {"mean": 300}}, "1 <= shortest <= mean <= longest <= workload.max_response_l"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_cannot_be_replayed_is_refused_in_the_plan(name):
+    engine, workload, options, said = REFUSED[name]
+    with pytest.raises(UserError, match=said):
+        planned(engine, workload, accelerator="cuda" if "gpu" in workload else "cpu", **options)
+
+
+def test_what_can_be_replayed_is_planned():
+    assert planned("sglang", ON_GPU | {"gpus_per_node": 1}, accelerator="cuda").runs
+    planned("vllm", {"model": {"source": "builtin:phi4-shape"}}, engine={"load_format": "dummy"})
+    (run,) = planned("vllm", lengths={"mean": 5}).runs.values()
+    assert run.spec["trainer_args"]["lengths"] == {"mean": 5.0, "shortest": 1, "longest": 16}
 
 
 def test_an_engine_has_all_gpus_of_its_run():
@@ -234,21 +242,40 @@ def test_a_gpu_that_somebody_else_uses_is_refused():
         require_alone(free=40 * 2**30, total=80 * 2**30)
 
 
-def test_an_engine_that_stops_short_is_named_and_no_result(stack_python, made_inputs, tmp_path):
-    """The engine's end of text is let through on purpose."""
-    (run,) = planned("transformers").runs.values()
-    attempt = attempt_of(run.spec, tmp_path, made_inputs)
-    program = f"""
+# What an engine does, the exit code, the line, and how many steps were done.
+BROKEN = {
+    # Its end of text is let through on purpose.
+    "stops short": (
+        "row if greedy else row[:-1] for row in made(*given, greedy)",
+        2,
+        "the work is not equal: in step 1",
+        0,
+    ),
+    "fails": (
+        *("row if steps.count(False) < 2 else 1 / 0 for row in made(*given, greedy)", 1),
+        *("the engine failed in step 2: ZeroDivisionError: division by zero", 1),
+    ),
+}
+BREAK = """
 import sys
 from engines.transformers.replay import TransformersReplay as Whole
 from node.attempt import exit_code
 from trainers.replay import driver
-made = Whole.generate
-Whole.generate = lambda self, prompts, lengths, greedy=False: [
-    row if greedy else row[:-1] for row in made(self, prompts, lengths, greedy)]
-sys.argv[1:] = [{str(attempt)!r}]
+generate, steps = Whole.generate, []
+def made(engine, prompts, lengths, greedy=False):
+    steps.append(greedy)
+    return generate(engine, prompts, lengths, greedy)
+Whole.generate = lambda *given, greedy=False: [DOES]
 sys.exit(exit_code(driver.replay))
 """
-    told = run_warm(stack_python(TRANSFORMERS), "-c", program)
-    assert told.returncode == 2 and "the work is not equal: in step 1" in told.stderr + told.stdout
-    assert not (attempt.parent / "done.json").exists()
+
+
+@FULL
+@pytest.mark.parametrize("name", BROKEN)
+def test_an_engine_that_breaks_is_named_and_gives_no_result(name, stack_python, made_inputs, tmp_path):
+    does, code, said, steps = BROKEN[name]
+    (run,) = planned("transformers").runs.values()
+    attempt = attempt_of(run.spec, tmp_path, made_inputs)
+    told = run_warm(stack_python(TRANSFORMERS), "-c", BREAK.replace("DOES", does), attempt)
+    assert told.returncode == code and said in told.stderr + told.stdout
+    assert len(read_lines(attempt.parent / "metrics.jsonl")) == steps and not (attempt.parent / "done.json").exists()

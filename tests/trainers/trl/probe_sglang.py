@@ -3,13 +3,14 @@
 `probe_sglang.py ATTEMPT OUT [STALE]`: writes to OUT one JSON line a step: whether SGLang's greedy tokens are those of
 transformers on the trainer's weights, and the largest difference of SGLang's and TRL's log-probs of what it drew.
 At the step STALE the sync is left out. A last line says what came of requests without the run's secret, and of
-killing SGLang's scheduler after the last step.
+killing SGLang's scheduler after the last step. Without STALE the first batch is a slow one.
 """
 
 import json
 import os
 import signal
 import sys
+import time
 from pathlib import Path
 
 from engines.sglang.client import EngineEnded, Sglang
@@ -84,6 +85,26 @@ def looked_at(out, stale):
     engines.SglangRollout.__call__ = call
 
 
+class Slow(dict):
+    def __getitem__(self, name):
+        time.sleep(1 / 8)
+        return super().__getitem__(name)
+
+
+def slowed():
+    """The first batch of eight takes a second until it has token ids, and two while its answer is read."""
+    ask, waits = Sglang._ask, [1]
+
+    def slowly(engine, path, **body):
+        answer = ask(engine, path, **body)
+        if path == "generate" and waits:
+            time.sleep(waits.pop())
+            answer = [{**one, "meta_info": Slow(one["meta_info"])} for one in answer]
+        return answer
+
+    Sglang._ask = slowly
+
+
 def killed(out):
     """Has the engine lose its scheduler when it is about to be closed."""
     close = Sglang.close
@@ -114,5 +135,7 @@ if __name__ == "__main__":
     looked_at(out, int(sys.argv[3]) if len(sys.argv) > 3 else -1)
     if len(sys.argv) > 3:
         killed(out)
+    else:
+        slowed()
     sys.argv[1:] = [sys.argv[1]]
     sys.exit(exit_code(train.train))

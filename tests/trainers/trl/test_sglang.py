@@ -13,6 +13,8 @@ from ...attempts import EAGER, SGLANG, SGLANG_ARGS, read_lines, reported_terms, 
 from .test_trl_grpo import COMMON, PREPARE, check_tree
 
 PROBE = Path(__file__).with_name("probe_sglang.py")
+# Room for 80 tokens, of which a prompt takes more than 16: no response reaches 64 tokens.
+TINY_CACHE = {"use_sglang": True, "sglang_max_total_tokens": 80, "max_completion_length": 64}
 NOISE = ("Traceback", "leaked", "Warning", "site-packages/sglang", "shards")
 
 
@@ -22,7 +24,7 @@ def start(python, attempt, out, *arguments):
 
 def test_sglang_trains_on_the_trainers_weights_is_stopped_and_goes_on(stack_python, made_inputs, tmp_path):
     python, run = stack_python(SGLANG), tmp_path / "sglang-s0"
-    first = write_attempt(run, made_inputs, **SGLANG_ARGS, max_steps=500, save_strategy="no")
+    first = write_attempt(run, made_inputs, **TINY_CACHE, max_steps=500, save_strategy="no")
     job = start(python, first, tmp_path / "first.jsonl")
     patience.until(lambda: len(read_lines(first.parent / "metrics.jsonl")) >= 2 or job.poll() is not None, job.pid)
     assert job.poll() is None, job.communicate()[0]
@@ -34,6 +36,13 @@ def test_sglang_trains_on_the_trainers_weights_is_stopped_and_goes_on(stack_pyth
     last = before[-1]["step"]
     assert (run / "checkpoints" / "abababababab" / f"checkpoint-{last}").is_dir()
     patience.until(lambda: all(map(patience.has_ended, family)), os.getpid(), 20)
+    shortened = [int(line["scalars"]["shortened_responses"]) for line in before]
+    assert all(0 < count <= 8 for count in shortened)
+    assert max(max(line["samples"]["response_length"]) for line in before) < 64
+    assert f"SGLang shortened {shortened[0]} of 8 responses: its cache has room for 80 tokens" in said
+    # `generate` ends when the token ids are there; what is read then is a part of its own.
+    slow = before[0]["phases"]
+    assert slow[f"{PREPARE}/generate"] >= 1 and slow[f"{PREPARE}/extract"] >= 2
 
     second = write_attempt(run, made_inputs, 2, **SGLANG_ARGS, max_steps=last + 4)
     job = start(python, second, tmp_path / "second.jsonl", last + 2)
@@ -47,8 +56,11 @@ def test_sglang_trains_on_the_trainers_weights_is_stopped_and_goes_on(stack_pyth
         # The probe's own pass for log-probabilities, which TRL leaves out, is timed as TRL's would be.
         synced = set() if line["step"] == last + 3 else {f"{PREPARE}/sync_weights"}
         assert set(line["phases"]) == COMMON | synced | {f"{PREPARE}/extract", f"{PREPARE}/old_log_prob"}
+        distance, divergence = (line["scalars"][f"mismatch/{name}"] for name in ("abs", "k3"))
+        assert distance > 1e-3 if line["step"] == last + 3 else 0 < distance < 1e-3 and 0 <= divergence < 1e-5
+    for line in after:
         assert line["scalars"]["prompt_tokens"] + line["scalars"]["response_tokens"] <= 8 * 64
-        assert max(line["samples"]["response_length"]) <= 16
+        assert max(line["samples"]["response_length"]) <= 16 and "shortened_responses" not in line["scalars"]
     for words in (said, told):
         assert not [word for word in NOISE if word in words], words
 

@@ -15,6 +15,7 @@ from ... import patience
 from ...attempts import (
     EAGER,
     REWARDS,
+    TRAIN,
     TRANSFORMERS,
     VLLM,
     VLLM_ARGS,
@@ -142,6 +143,7 @@ def test_transformers(transformers_run):
     for line in lines:
         own = ("brevity", "compute_score", "liked")
         assert set(line["phases"]) == COMMON | {f"{PREPARE}/rewards/{name}" for name in own}
+        assert 0 < line["scalars"]["mismatch/abs"] < 1e-3 and 0 <= line["scalars"]["mismatch/k3"] < 1e-5
     assert done["resolved"]["engine"]["dtype"] == "float32"
     assert set(reported_terms(done)) == set(TERMS) and reported_terms(done)["sequences at once"] == "no limit"
     assert done["resolved"]["trainer"]["max_steps"] == 2
@@ -218,7 +220,7 @@ def test_wandb_has_the_timings_in_the_row_of_the_step(transformers_run, stack_py
 
 # Killed without warning when the third step is logged, and its checkpoint is still to be saved.
 KILLED = """
-import os, signal, sys
+import os, signal
 from common import retry
 append = retry.append_json_line
 def killed(path, line):
@@ -226,9 +228,6 @@ def killed(path, line):
     if line.get("step") == 3:
         os.kill(os.getpid(), signal.SIGKILL)
 retry.append_json_line = killed
-from node.attempt import exit_code
-from trainers.trl.driver.train import train
-sys.exit(exit_code(train))
 """
 
 
@@ -237,7 +236,7 @@ def test_vllm_goes_on_after_a_kill(stack_python, made_inputs, tmp_path):
     run_folder, steps = tmp_path / "vllm-s0", 5
     args = {**VLLM_ARGS, "max_steps": steps, "vllm_importance_sampling_correction": True}
     first = write_attempt(run_folder, made_inputs, 1, **args)
-    died = run_warm(stack_python(VLLM), "-c", KILLED, first, **EAGER)
+    died = run_warm(stack_python(VLLM), "-c", KILLED + TRAIN, first, **EAGER)
     before = read_lines(first.parent / "metrics.jsonl")
     assert died.returncode == -signal.SIGKILL and len(before) == 3, died.stderr
     assert not (first.parent / "done.json").exists()
@@ -258,26 +257,17 @@ def test_vllm_goes_on_after_a_kill(stack_python, made_inputs, tmp_path):
         }
         # The engine's and the trainer's log-probabilities of the same tokens: equal weights, equal precision.
         assert line["scalars"]["train/sampling/sampling_logp_difference/max"] < 1e-4
-    assert told["hardware"]["threads"] == 2
-    own = {"name": "vllm", "dtype": "float32", "seed": engine_seed(0, told["first_step"] - 1)}
-    assert told["resolved"]["engine"] | own == told["resolved"]["engine"]
-    terms = reported_terms(told)
-    assert set(terms) == set(TERMS) and (terms["CUDA graphs"], terms["attention kernel"]) == ("off", "CPU_ATTN")
-    assert terms["KV cache in tokens"] > 10_000 and terms["sampling seed"] == "fixed"
-    assert "vllm" in told["versions"]
+    assert told["resolved"]["engine"]["seed"] == engine_seed(0, told["first_step"] - 1)
 
 
 # Steps that do nothing but tell their prompts.
 TELLING = """
-import json, sys, torch
+import json, torch
 from trl import GRPOTrainer
 def step(self, model, inputs, num_items_in_batch=None):
     print("prompts", json.dumps([row["prompt"][-1]["content"] for row in inputs]))
     return torch.tensor(0.0)
 GRPOTrainer.training_step = step
-from node.attempt import exit_code
-from trainers.trl.driver.train import train
-sys.exit(exit_code(train))
 """
 
 
@@ -288,7 +278,7 @@ def test_a_run_that_resumes_in_a_later_pass_goes_on_in_its_order(stack_python, m
     def prompts(folder, number, steps):
         settings = {"max_steps": steps, "save_steps": 17}
         attempt = write_attempt(tmp_path / folder, made_inputs, number, **settings)
-        done = run_warm(stack_python(TRANSFORMERS), "-c", TELLING, attempt)
+        done = run_warm(stack_python(TRANSFORMERS), "-c", TELLING + TRAIN, attempt)
         assert done.returncode == 0, done.stderr
         return [line for line in done.stdout.splitlines() if line.startswith("prompts ")]
 
@@ -345,34 +335,21 @@ print("\\n" + json.dumps(told))
 
 
 def test_mistakes_are_one_line(stack_python, made_inputs, tmp_path):
-    def order(name, **changes):
-        return str(write_attempt(tmp_path / name, made_inputs, **changes))
+    def order(name, asked=None, **changes):
+        path = write_attempt(tmp_path / name, made_inputs, **changes)
+        path.write_text(json.dumps(json.loads(path.read_text()) | (asked or {})))
+        return str(path)
 
-    stale = Path(order("stale"))
-    stale.write_text(json.dumps({**json.loads(stale.read_text()), "fingerprint": "cd" * 32}))
-    greedy = Path(order("greedy"))
-    greedy.write_text(json.dumps({**json.loads(greedy.read_text()), "cpus": 4096}))
-    moved = Path(order("moved"))
-    other = json.loads(made_inputs.read_text())
-    other["data"]["path"] = "gone.parquet"
-    (tmp_path / "gone.json").write_text(json.dumps(other))
-    moved.write_text(json.dumps({**json.loads(moved.read_text()), "inputs": str(tmp_path / "gone.json")}))
-    edited = Path(order("edited"))
-    other = json.loads(made_inputs.read_text())
-    other["data"]["path"] = str(made_inputs.parent / other["data"]["path"])
-    other["model"] |= {"path": str(made_inputs.parent / other["model"]["path"]), "sha256": "0" * 64}
-    (tmp_path / "edited.json").write_text(json.dumps(other))
-    edited.write_text(json.dumps({**json.loads(edited.read_text()), "inputs": str(tmp_path / "edited.json")}))
-    other["model"]["sha256"] = json.loads(made_inputs.read_text())["model"]["sha256"]
-    (judge,) = other["reward_models"]
-    other["reward_models"][judge]["sha256"] = "0" * 64
-    (tmp_path / "exchanged.json").write_text(json.dumps(other))
-    exchanged = Path(order("exchanged"))
-    exchanged.write_text(json.dumps(json.loads(exchanged.read_text()) | {"inputs": str(tmp_path / "exchanged.json")}))
-    prepared_again = Path(order("prepared-again"))
-    asked = json.loads(prepared_again.read_text())
-    asked["inputs_sha256"] = {"data_sha256": "1" * 64}
-    prepared_again.write_text(json.dumps(asked))
+    def of_inputs(name, **changed):
+        """The attempt whose inputs.json has, with paths that hold from elsewhere, other entries."""
+        inputs = json.loads(made_inputs.read_text())
+        for entry in ("data", "model"):
+            inputs[entry] |= {"path": str(made_inputs.parent / inputs[entry]["path"]), **changed.get(entry, {})}
+        inputs["reward_models"][judge] |= changed.get("judge", {})
+        (tmp_path / f"{name}.json").write_text(json.dumps(inputs))
+        return order(name, {"inputs": str(tmp_path / f"{name}.json")})
+
+    (judge,) = json.loads(made_inputs.read_text())["reward_models"]
     (tmp_path / "empty.json").write_text("{}")
     unverified = Path(order("unverified"))
     for_gpus = unverified.parents[2] / "spec.json"
@@ -386,14 +363,19 @@ def test_mistakes_are_one_line(stack_python, made_inputs, tmp_path):
         order("unknown", lerning_rate=1): ["trainer_args.lerning_rate is no setting", "did you mean learning_rate?"],
         order("owned", output_dir="/x"): ["trainer_args.output_dir is set by the job", "got '/x'"],
         order("groups", num_generations=3): ["TRL refuses the settings", "must be divisible by num_generations"],
-        str(stale): ["for fingerprint cdcdcdcdcdcd", "submit the run again"],
-        str(greedy): ["asks for 4096 CPUs"],
-        str(moved): ["the data changed after it was prepared", "gone.parquet is not there"],
-        str(edited): ["the model changed after it was prepared", "not 000000000000; start snakemake again"],
-        str(exchanged): [f"the reward model {judge} changed after it was prepared", "start snakemake again"],
-        str(prepared_again): [
-            "the data changed since this run was submitted",
-            "not 111111111111; start snakemake again",
+        order("stale", {"fingerprint": "cd" * 32}): ["for fingerprint cdcdcdcdcdcd", "submit the run again"],
+        order("greedy", {"cpus": 4096}): ["asks for 4096 CPUs"],
+        of_inputs("moved", data={"path": "gone.parquet"}): [
+            *("the data changed after it was prepared", "gone.parquet is not there"),
+        ],
+        of_inputs("edited", model={"sha256": "0" * 64}): [
+            *("the model changed after it was prepared", "not 000000000000; start snakemake again"),
+        ],
+        of_inputs("exchanged", judge={"sha256": "0" * 64}): [
+            *(f"the reward model {judge} changed after it was prepared", "start snakemake again"),
+        ],
+        order("prepared-again", {"inputs_sha256": {"data_sha256": "1" * 64}}): [
+            *("the data changed since this run was submitted", "not 111111111111; start snakemake again"),
         ],
         order("judge", rewards=[{"model": "elsewhere", "name": "x"}]): ["elsewhere is not among the prepared inputs"],
         str(tmp_path / "empty.json"): ["attempt must be whole number (got nothing)"],
