@@ -6,18 +6,21 @@ docs/estimates.md sums up; the seeds are fixed.
 
 from __future__ import annotations
 
+import json
+import math
 import os
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from itertools import product
+from pathlib import Path
 
 import numpy as np
 
 from analysis.estimates.estimate_table import ESTIMATES, PER_STEP
 from bench.measure import Line
 from tests.simulated.engines import REGIMES, SHAPES
-from tests.simulated.experiments import Found, experiments, percent, pooled, recorded_widths, shaped, with_error
+from tests.simulated.experiments import Found, experiments, shaped
 
 RUN_SD = 0.02
 RUNS, STEPS = (3, 5), (20, 60)
@@ -27,6 +30,9 @@ EXPERIMENTS = 2000
 MOST_DIFFERENT, LEAST_CLAIMED, MOST_WIDER = 0.06, 0.80, 1.02
 # So few experiments may exceed a bound by chance: it is broken beyond what a rate at the bound gives in 95% of benches.
 CHANCE = 0.95
+
+RECORDED = Path(__file__).with_name("recorded_widths.json")
+"""By regime, runs, steps and speed: the widths and claims of the estimates before the present ones."""
 
 Place = tuple[int, int]
 """Numbers of runs and of their steps."""
@@ -177,3 +183,23 @@ def coverage_lines(count: int = EXPERIMENTS) -> list[Line]:
             )
         )
     return lines
+
+
+def pooled(found: Sequence[Found]) -> Found:
+    """Experiments of several numbers of runs and steps, of one regime and speed, as one."""
+    return Found(found[0].name, found[0].speed, [case for one in found for case in one.cases])
+
+
+def percent(share: float) -> str:
+    return "none" if math.isnan(share) else f"{100 * share:.1f}%"
+
+
+def with_error(share: float, count: int) -> str:
+    """A share with its standard error; of none or of all, that of one experiment."""
+    least = min(max(share, 1 / count), 1 - 1 / count)
+    return f"{100 * share:.1f} ± {100 * (least * (1 - least) / count) ** 0.5:.1f}%"
+
+
+def recorded_widths() -> list[dict[str, float]]:
+    found: list[dict[str, float]] = json.loads(RECORDED.read_text(encoding="utf-8"))
+    return found

@@ -20,7 +20,7 @@ from workflow import stacks
 from . import planted
 from .attempts import job_environment, made_inputs  # noqa: F401 (the latter a fixture)
 from .trainers.verl.environments import build as build_verl
-from .warm import WarmPython
+from .warm import WarmJob, WarmPython
 
 ROOT = Path(__file__).resolve().parents[1]
 # Until all tests are collected the garbage collector would find nothing; then it leaves out what they are made of.
@@ -142,6 +142,7 @@ def _searched(communicate):
 
 # What a program that a test starts prints is searched; of a test's own process, what the test reads of it.
 subprocess.Popen.communicate = _searched(subprocess.Popen.communicate)
+WarmJob.communicate = _searched(WarmJob.communicate)
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ import pytest
 
 from analysis.estimates.estimate_table import EQUAL_WORK, ESTIMATES, PER_STEP
 from tests.simulated.engines import FIXED_REST, OWN, REGIMES, SHAPES
-from tests.simulated.experiments import experiments, percent, recorded_widths, shaped, with_error
+from tests.simulated.experiments import experiments, shaped
 
 BY_NAME = {regime.name: regime for regime in REGIMES}
 CALM = tuple(regime.name for regime in REGIMES if not regime.drifts)
@@ -77,8 +77,3 @@ def test_identical_engines_are_the_same_whatever_their_runs_and_steps(shape):
     found = shaped(shape, 20)
     assert abs(found.bias(PER_STEP)) < 4 * max(found.spread(PER_STEP), 0.002) / 20**0.5
     assert found.claimed("+-") <= 0.3
-
-
-def test_what_the_bench_prints():
-    assert with_error(0.0, 100) == "0.0 ± 1.0%" and percent(float("nan")) == "none"
-    assert {row["regime"] for row in recorded_widths()} == set(BY_NAME)

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
 
 import numpy as np
 
@@ -17,8 +15,6 @@ from analysis.verdict.claim import Claim, claim_from
 from tests.simulated.engines import REGIMES, SHAPES, Regime, Shape, compared_runs, shaped_runs
 
 SEED = 2
-RECORDED = Path(__file__).with_name("recorded_widths.json")
-"""By regime, runs, steps and speed: the widths and claims of the estimates before the present ones."""
 
 
 @dataclass
@@ -101,23 +97,3 @@ def shaped(shape: Shape, count: int) -> Found:
         has_lengths=False,
         cases=claims_of(partial(shaped_runs, shape=shape), [100 + SHAPES.index(shape)], count),
     )
-
-
-def pooled(found: Sequence[Found]) -> Found:
-    """Experiments of several numbers of runs and steps, of one regime and speed, as one."""
-    return Found(found[0].name, found[0].speed, [case for one in found for case in one.cases])
-
-
-def percent(share: float) -> str:
-    return "none" if math.isnan(share) else f"{100 * share:.1f}%"
-
-
-def with_error(share: float, count: int) -> str:
-    """A share with its standard error; of none or of all, that of one experiment."""
-    least = min(max(share, 1 / count), 1 - 1 / count)
-    return f"{100 * share:.1f} ± {100 * (least * (1 - least) / count) ** 0.5:.1f}%"
-
-
-def recorded_widths() -> list[dict[str, float]]:
-    found: list[dict[str, float]] = json.loads(RECORDED.read_text(encoding="utf-8"))
-    return found

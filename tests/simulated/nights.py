@@ -1,4 +1,4 @@
-"""Series of nightly speeds, with and without a change: how often the history marks one."""
+"""The noise of nightly speeds without a change."""
 
 from __future__ import annotations
 
@@ -6,10 +6,6 @@ from collections.abc import Callable
 
 import numpy as np
 import numpy.typing as npt
-
-from analysis.speed_history import level_begins
-
-SEED = 11
 
 Draw = Callable[[np.random.Generator, int], npt.NDArray[np.float64]]
 
@@ -36,22 +32,3 @@ NOISE: dict[str, Draw] = {
     "neighbours alike, 0.2": _alike(0.2),
     "neighbours alike, 0.4": _alike(0.4),
 }
-UNPROMISED = ("neighbours alike, 0.4",)
-
-
-def false_marks(noise: str, series: int, nights: int) -> float:
-    """The share of series without a change that have any mark after so many nights, each of which was looked at."""
-    random = np.random.default_rng([SEED, list(NOISE).index(noise), nights])
-    # 2% of a night's speed: the size matters only against the least spread.
-    return float(np.mean([len(level_begins(0.02 * NOISE[noise](random, nights))) > 1 for _ in range(series)]))
-
-
-def found(before: int, after: int, shift: float, series: int) -> tuple[float, float]:
-    """The shares of series whose change of so many SD is marked within `after` nights, and that have a second mark."""
-    random = np.random.default_rng([SEED, before, after, round(10 * shift)])
-    counts = []
-    for _ in range(series):
-        values = random.normal(size=before + after)
-        values[before:] += shift
-        counts.append(len(level_begins(0.02 * values)))
-    return float(np.mean(np.array(counts) > 1)), float(np.mean(np.array(counts) > 2))
