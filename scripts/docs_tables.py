@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import json
 import re
+import tomllib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
@@ -216,8 +217,12 @@ def promises_page() -> str:
 
 
 def promises() -> dict[str, list[str]]:
-    """The tests that are marked with each promise: files, or functions of a file."""
+    """The tests that are marked with each promise: files, functions of a file, or scenarios."""
     found: dict[str, list[str]] = {}
+    for file in sorted(ROOT.glob("tests/*/scenarios.toml")):
+        for name, scenario in tomllib.loads(file.read_text(encoding="utf-8")).items():
+            for one in scenario.get("promise", ()):
+                found.setdefault(one, []).append(f"{file.relative_to(ROOT)}::{name}")
     for file in sorted(ROOT.glob("tests/**/test_*.py")):
         for node in ast.parse(file.read_text(encoding="utf-8")).body:
             marks = node.decorator_list if isinstance(node, ast.FunctionDef) else []

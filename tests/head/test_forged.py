@@ -3,20 +3,24 @@
 import contextlib
 import json
 import os
+import shutil
 import stat
 import struct
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
 
+from common.errors import UserError
 from common.files import write_json
-from tests.head.test_two_users import GROUP, OTHER, other, shared  # noqa: F401
+from tests.head.other_user import GROUP, OTHER, other
 from tests.job.run_bench import ROOT, RunBench, task_setup
 from tests.programs import executable
 from tests.quick_site import QuickSite
 from tests.stacks.test_found import there
+from workflow.job.machine_locks import FOLDER_VARIABLE, locks_folder
 from workflow.job.rendezvous import PeerStatus, RendezvousError
 from workflow.runs.paths import RunPaths
 
@@ -63,56 +67,73 @@ def writable(folder):
     return [path for path in found if not path.is_symlink() and path.stat().st_mode & 0o022]
 
 
-@pytest.fixture
-def trained(shared):  # noqa: F811
-    """A finished run in a group's folder, whose done.json is gone: its launcher would look at it again."""
-    one = RunBench(shared)
+@pytest.fixture(scope="module")
+def trained():
+    """A finished run, whose done.json is gone: its launcher would look at it again. Each test leaves it as it was."""
+    folder = Path(tempfile.mkdtemp(prefix="rbu"))
+    one = RunBench(folder)
     try:
-        (one.run.parents[1]).mkdir(parents=True)
         assert one.launch().returncode == 0
+        (one.run / "done.json").unlink()
         yield one
     finally:
         one.end()
+        shutil.rmtree(folder)
+
+
+@contextlib.contextmanager
+def given_away(*paths, mode=None):
+    """Files or folders as another user's, or with rights by which another could have written them."""
+    before = [path.stat() for path in paths]
+    for path in paths:
+        path.chmod(mode) if mode else os.chown(path, OTHER, -1)
+    yield
+    for path, found in zip(paths, before, strict=True):
+        os.chown(path, found.st_uid, -1)
+        path.chmod(stat.S_IMODE(found.st_mode))
+
+
+@contextlib.contextmanager
+def put_aside(*paths):
+    """Without these files; what has come in their place goes."""
+    for path in paths:
+        path.rename(path.with_suffix(".aside"))
+    yield
+    for path in paths:
+        path.with_suffix(".aside").rename(path)
 
 
 @pytest.mark.full("a launcher for each file")
-@pytest.mark.parametrize("name", ["attempts/1/attempt.json", "attempts/1/done.json", "order.json", "end.json"])
-@pytest.mark.parametrize("forge", [lambda path: os.chown(path, OTHER, -1), lambda path: path.chmod(0o664)])
-def test_a_launcher_does_not_obey_a_file_that_another_could_have_written(trained, name, forge):
-    if "done" not in name:
-        (trained.run / "attempts" / "1" / "done.json").unlink()
-    forge(trained.run / name)
-    before = trained.journal()
-    assert refused(trained.launch(), f"{trained.run / name}", "obeyed")
+def test_a_launcher_does_not_obey_a_file_that_another_could_have_written(trained):
+    before, done = trained.journal(), trained.run / "attempts" / "1" / "done.json"
+    for name in ("attempts/1/attempt.json", "attempts/1/done.json", "order.json", "end.json"):
+        for mode in (None, 0o664):
+            with given_away(trained.run / name, mode=mode), put_aside(*[done] * ("done" not in name)):
+                said = trained.launch()
+            assert refused(said, f"{trained.run / name}", "obeyed"), (name, said.stderr)
     assert trained.journal() == before
 
 
-@pytest.mark.parametrize("level", [0, 1, 2])
-def test_a_launcher_does_not_work_in_another_users_folder(trained, level):
-    folder = [trained.run, *trained.run.parents][level]
-    os.chown(folder, OTHER, -1)
-    said = trained.launch()
-    assert refused(said, f"{folder} belongs to", "give your experiment another name"), said.stderr
-    folder = trained.run.parents[1]
-    os.chown(folder, OTHER, -1)
-    assert refused(python("-c", LOCK, folder), f"{folder} belongs to", "another name")
+def test_a_launcher_does_not_work_in_another_users_folder(trained):
+    for folder in [trained.run, *trained.run.parents][:3]:
+        with given_away(folder):
+            said = trained.launch()
+        assert refused(said, f"{folder} belongs to", "give your experiment another name"), said.stderr
+    with given_away(experiment := trained.run.parents[1]):
+        assert refused(python("-c", LOCK, experiment), f"{experiment} belongs to", "another name")
 
 
-@pytest.mark.parametrize("name", ["order.json", "submitit/1", "", "submitit/1/*_submitted.pkl", "checkpoints/*/*"])
-def test_a_job_obeys_no_forged_order_and_loads_no_forged_pickle(trained, name):
-    run = RunPaths(trained.run)
+def test_a_job_obeys_no_forged_order_and_loads_no_forged_pickle(trained):
+    run, before = RunPaths(trained.run), trained.journal()
     pickle = next(run.submission(1).glob("*_submitted.pkl"))
-    run.end.unlink()
-    (trained.run / "attempts" / "1" / "done.json").unlink()
-    before = trained.journal()
-    forged = [*run.folder.glob(name)] if name else [run.folder]
-    assert forged
-    for path in forged:
-        os.chown(path, OTHER, -1)
     env = {"SUBMITIT_EXECUTOR": "local", "SUBMITIT_LOCAL_JOB_ID": pickle.name.partition("_")[0]}
-    begun = python("-m", "workflow.job.begin", run.submission(1), **env)
-    assert begun.returncode != 0 and "belongs to" in begun.stderr, begun.stderr
-    assert trained.journal() == before and not run.end.exists()
+    for name in ("order.json", "submitit/1", "", "submitit/1/*_submitted.pkl", "checkpoints/*/*"):
+        forged = [*run.folder.glob(name)] if name else [run.folder]
+        assert forged
+        with put_aside(run.end, trained.run / "attempts" / "1" / "done.json"), given_away(*forged):
+            begun = python("-m", "workflow.job.begin", run.submission(1), **env)
+            assert begun.returncode != 0 and "belongs to" in begun.stderr and not run.end.exists(), (name, begun.stderr)
+    assert trained.journal() == before
 
 
 def test_slurms_answer_is_taken_from_nobody_else(tmp_path):
@@ -133,31 +154,28 @@ def test_a_node_listens_to_no_forged_status(tmp_path):
         PeerStatus(setup, 0).read()
 
 
-def test_a_run_in_a_groups_results_is_its_users_alone(shared):  # noqa: F811
+def test_a_run_in_a_groups_results_is_its_users_alone(shared, bench):
     """Snakemake makes the folders with the user's umask, which lets the group write."""
-    one = RunBench(shared)
+    one = bench(shared)
     one.run.mkdir(parents=True)
     experiment = one.run.parents[1]
-    try:
-        # user::rwx, user:OTHER:rwx, group::rwx, mask::rwx, other::r-x
-        entries = ((1, 7, -1), (2, 7, OTHER), (4, 7, -1), (16, 7, -1), (32, 5, -1))
-        rights = struct.pack("<I", 2) + b"".join(struct.pack("<HHi", *entry) for entry in entries)
-        with contextlib.suppress(OSError):  # not every file system has such lists
-            os.setxattr(one.run, "system.posix_acl_default", rights)
-        assert writable(experiment)
-        assert python("-c", LOCK, experiment).returncode == 0
-        assert stat.S_IMODE(experiment.parent.stat().st_mode) == 0o3775, "others may make their own, and move only them"
-        moved = other(shared, MOVE)
-        assert moved.returncode == 1 and moved.stdout == "True\n" and "not permitted" in moved.stderr
-        assert one.launch().returncode == 0
-        assert not writable(experiment)
-    finally:
-        one.end()
+    # user::rwx, user:OTHER:rwx, group::rwx, mask::rwx, other::r-x
+    entries = ((1, 7, -1), (2, 7, OTHER), (4, 7, -1), (16, 7, -1), (32, 5, -1))
+    rights = struct.pack("<I", 2) + b"".join(struct.pack("<HHi", *entry) for entry in entries)
+    with contextlib.suppress(OSError):  # not every file system has such lists
+        os.setxattr(one.run, "system.posix_acl_default", rights)
+    assert writable(experiment)
+    assert python("-c", LOCK, experiment).returncode == 0
+    assert stat.S_IMODE(experiment.parent.stat().st_mode) == 0o3775, "others may make their own, and move only them"
+    moved = other(shared, MOVE)
+    assert moved.returncode == 1 and moved.stdout == "True\n" and "not permitted" in moved.stderr
+    assert one.launch().returncode == 0
+    assert not writable(experiment)
 
 
-def test_who_cannot_keep_the_folder_in_place_is_told(shared):  # noqa: F811
+def test_who_cannot_keep_the_folder_in_place_is_told(shared):
     (shared / "results").mkdir()
-    done = other(shared, "from workflow.runs.locks import lock_experiment; lock_experiment(str(folder))")
+    done = other(shared, "lock_experiment(str(folder))")
     assert done.returncode == 0
     results = shared / "results"
     assert done.stderr.startswith(f"warning: others can write {results}, and could put another folder in place of")
@@ -166,21 +184,21 @@ def test_who_cannot_keep_the_folder_in_place_is_told(shared):  # noqa: F811
 
 def test_a_stop_and_a_cancellation_of_another_user_stop_nothing(trained):
     run, experiment = RunPaths(trained.run), trained.run.parents[1]
-    (trained.run / "attempts" / "1" / "done.json").unlink()
-    run.end.write_text(json.dumps({"kind": "cancelled", "by": "mallory", "order": trained.read("order.json")["start"]}))
-    os.chown(run.end, OTHER, GROUP)
-    assert refused(trained.launch(), f"{run.end} belongs to")
-    run.end.unlink()
-    run.stop.write_text("now")
-    os.chown(run.stop, OTHER, GROUP)
-    (experiment / "cancelled.json").write_text(json.dumps({"by": "mallory"}))
-    os.chown(experiment / "cancelled.json", OTHER, GROUP)
-    assert refused(trained.launch(), f"{experiment / 'cancelled.json'} belongs to")
-    assert python("-c", LOCK, experiment).returncode == 0, "a new start removes it"
-    assert trained.launch().returncode == 0
+    cancelled = experiment / "cancelled.json"
+    with put_aside(trained.run / "attempts" / "1" / "done.json", run.end):
+        words = {"kind": "cancelled", "by": "mallory", "order": trained.read("order.json")["start"]}
+        for file, text in ((run.end, json.dumps(words)), (run.stop, "now"), (cancelled, json.dumps({"by": "mallory"}))):
+            file.write_text(text)
+            os.chown(file, OTHER, GROUP)
+        assert refused(trained.launch(), f"{run.end} belongs to")
+        run.end.unlink()
+        assert refused(trained.launch(), f"{cancelled} belongs to")
+        assert python("-c", LOCK, experiment).returncode == 0, "a new start removes it"
+        assert trained.launch().returncode == 0
+        (trained.run / "done.json").unlink()
 
 
-def test_a_group_can_write_nothing_that_the_head_prepares(shared):  # noqa: F811
+def test_a_group_can_write_nothing_that_the_head_prepares(shared):
     """Neither what this start makes, whatever the umask, nor the folders that an earlier one left open."""
     site = QuickSite(shared)
     subprocess.run(["chmod", "-R", "go-w", shared / ".stacks"], check=True)  # as they are built
@@ -212,7 +230,7 @@ def test_a_stack_that_another_user_has_put_where_one_stands_is_not_run(tmp_path)
     assert refused(done, f"{tmp_path / '.stacks'} belongs to") and not ran.exists()
 
 
-def test_a_link_of_another_user_is_no_experiments_folder(shared):  # noqa: F811
+def test_a_link_of_another_user_is_no_experiments_folder(shared):
     """Its target may be the user's own folder, whose figures and tables Snakemake would replace."""
     paper = shared / "paper"
     (paper / "figures").mkdir(parents=True)
@@ -232,32 +250,24 @@ def test_a_link_of_another_user_is_no_experiments_folder(shared):  # noqa: F811
     assert refused(python("-c", LOCK, link), f"{log} belongs to")
 
 
-def test_a_lock_is_its_users_alone_and_no_link_is_followed(shared):  # noqa: F811
+def test_a_lock_is_its_users_alone_and_no_link_is_followed(shared, bench):
     """Whoever can open its file can hold it; a link would empty the file that it leads to."""
-    one = RunBench(shared)
-    try:
-        one.run.mkdir(parents=True)
-        lock, precious = RunPaths(one.run).launcher_lock, shared / "precious"
-        precious.write_text("alias")
-        lock.symlink_to(precious)
-        assert refused(one.launch(), f"{lock} is a link") and precious.read_text() == "alias"
-        os.lchown(lock, OTHER, GROUP)
-        assert refused(one.launch(), f"{lock} belongs to") and precious.read_text() == "alias"
-        lock.unlink()
-        lock.touch(0o664)
-        log = one.run / "submit.log"
-        log.symlink_to(precious)
-        os.lchown(log, OTHER, GROUP)
-        assert refused(one.launch(), f"{log} belongs to") and precious.read_text() == "alias"
-        log.unlink()
-        assert one.launch().returncode == 0
-        locks = [lock, RunPaths(one.run).live_lock]
-        assert [stat.S_IMODE(path.stat().st_mode) for path in locks] == [0o600, 0o600]
-    finally:
-        one.end()
+    one = bench(shared)
+    one.run.mkdir(parents=True)
+    lock, log, precious = RunPaths(one.run).launcher_lock, one.run / "submit.log", shared / "precious"
+    precious.write_text("alias")
+    for link, says in ((lock, "is a link"), (lock, "belongs to"), (log, "belongs to")):
+        link.symlink_to(precious)
+        os.lchown(link, os.geteuid() if says == "is a link" else OTHER, GROUP)
+        assert refused(one.launch(), f"{link} {says}") and precious.read_text() == "alias"
+        link.unlink()
+    lock.touch(0o664)
+    assert one.launch().returncode == 0
+    locks = [lock, RunPaths(one.run).live_lock]
+    assert [stat.S_IMODE(path.stat().st_mode) for path in locks] == [0o600, 0o600]
 
 
-def test_a_stack_that_others_can_write_is_not_run(shared):  # noqa: F811
+def test_a_stack_that_others_can_write_is_not_run(shared):
     """What an earlier start, with the umask of a group, has left open."""
     site = QuickSite(shared)
     stack = site.config["arms"]["vllm"]["stack"]
@@ -266,13 +276,15 @@ def test_a_stack_that_others_can_write_is_not_run(shared):  # noqa: F811
         folder.chmod(0o755)
     for folder in (env / "bin", env, env.parents[1], shared / ".stacks"):
         folder.chmod(0o775)
-        for done in (site.snakemake(), rolloutbench(shared, "check", "experiment.yaml")):
+        starts = [site.snakemake] if folder == env / "bin" else []
+        for start in (*starts, lambda: rolloutbench(shared, "check", "experiment.yaml")):
+            done = start()
             assert done.returncode and f"chmod -R go-w {folder}" in " ".join((done.stdout + done.stderr).split()), done
         folder.chmod(0o755)
     assert not site.jobs.exists()
 
 
-def test_what_is_made_of_a_stack_is_its_users_alone(shared):  # noqa: F811
+def test_what_is_made_of_a_stack_is_its_users_alone(shared):
     python = there(shared, "trl==1.16.0")
     done = subprocess.run(
         [sys.executable, "-m", "workflow.stacks", "found", "mine", "--python", python],
@@ -306,7 +318,7 @@ def test_a_workflow_profile_is_read_only_if_it_is_the_users_own(tmp_path, at, ow
 @pytest.mark.parametrize(
     "name", ["attempts/1/metrics.jsonl", "attempts/1/attempt.json", "attempts/1/done.json", "order.json", ".live.lock"]
 )
-def test_a_pipe_in_anothers_results_does_not_hold_up_status(shared, name):  # noqa: F811
+def test_a_pipe_in_anothers_results_does_not_hold_up_status(shared, name):
     os.umask(0o022)
     run = shared / "results" / "experiment" / "runs" / "arm-s0"
     write_json(run / "attempts" / "1" / "attempt.json", {"fingerprint": "f" * 64, "host": "h"})
@@ -317,14 +329,9 @@ def test_a_pipe_in_anothers_results_does_not_hold_up_status(shared, name):  # no
     assert ("no regular file" in done.stderr) == (done.returncode == 1), done
 
 
-@pytest.mark.parametrize("make", [Path.mkdir, Path.touch, lambda path: path.symlink_to("nowhere")])
-def test_a_folder_of_locks_that_another_user_has_made_is_told_with_what_helps(shared, make):  # noqa: F811
-    one = RunBench(shared, head_env={"ROLLOUTBENCH_LOCKS_DIR": str(shared / "locks")})
-    try:
-        one.run.mkdir(parents=True)
-        make(shared / "locks")
-        os.lchown(shared / "locks", OTHER, GROUP)
-        said = one.launch().stderr
-        assert f"It is {OTHER}'s: remove it if it is yours, or name another one by ROLLOUTBENCH_LOCKS_DIR" in said, said
-    finally:
-        one.end()
+def test_a_folder_of_locks_that_another_user_has_made_is_told_with_what_helps(tmp_path):
+    for make in (Path.mkdir, Path.touch, lambda path: path.symlink_to("nowhere")):
+        make(folder := tmp_path / make.__name__)
+        os.lchown(folder, OTHER, GROUP)
+        with pytest.raises(UserError, match=f"It is {OTHER}'s: remove it if it is yours, or name another one by ROLL"):
+            locks_folder({FOLDER_VARIABLE: str(folder)})

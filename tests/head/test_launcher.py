@@ -6,7 +6,6 @@ The trainer is a stand-in (stand_in_trainer.py); submitit, the job, the locks an
 import contextlib
 import json
 import os
-import signal
 import time
 from pathlib import Path
 
@@ -19,24 +18,17 @@ from workflow.runs.experiment import ExpectedRun, Experiment
 from workflow.runs.locks import try_lock
 from workflow.runs.orders import Presence, order_of
 
-from ..job.run_bench import ROOT, RunBench
+from ..job.run_bench import ROOT
 from ..programs import executable
 from ..runs.make_runs import MadeRun
+from ..slurm.play import play, scenarios
 
 pytestmark = pytest.mark.promise("a-start-right-after")
 
 
-@pytest.fixture
-def bench(tmp_path):
-    made = []
-
-    def make(**kwargs):
-        made.append(RunBench(tmp_path, **kwargs))
-        return made[-1]
-
-    yield make
-    for one in made:
-        one.end()
+@pytest.mark.parametrize("scenario", [*scenarios(Path(__file__).with_name("scenarios.toml"), every_time=True)])
+def test_a_scenario(bench, tmp_path, scenario):
+    play(scenario, bench, tmp_path)
 
 
 @pytest.mark.promise("a-finished-run-is")
@@ -72,28 +64,16 @@ def test_a_start_right_after_a_cancellation_trains_on(bench):
 
 @pytest.mark.promise("a-changed-workload-lock")
 def test_a_changed_spec_or_data_is_another_run_and_going_back_finds_the_old_one(bench):
+    """The stand-in leaves a checkpoint at every step, as save_steps: 1 does; each run has its own."""
     one = bench()
-    assert one.launch().returncode == 0
-    one.write_spec("e" * 64)
-    assert one.launch().returncode == 0
-    assert one.done()["attempt"] == 2
-    one.write_inputs("d2")
-    one.write_spec("f" * 64)
-    assert one.launch().returncode == 0, "other data: trained again"
-    assert one.done()["attempt"] == 3
+    for fingerprint, data in (("f", "d1"), ("e", "d1"), ("f", "d2")):
+        one.write_inputs(data)
+        one.write_spec(fingerprint * 64)
+        assert one.launch().returncode == 0
+    assert one.done()["attempt"] == 3 and one.done()["inputs"]["data_sha256"] == "d2"
+    assert one.journal() == [(attempt, step) for attempt in (1, 2, 3) for step in range(1, 6)]
     one.write_inputs("d1")
     assert "already finished (attempt 1)" in one.launch().stderr
-
-
-@pytest.mark.promise("a-changed-workload-lock")
-def test_other_data_does_not_resume_from_the_old_datas_checkpoint(bench):
-    """The stand-in leaves a checkpoint at every step, as save_steps: 1 does."""
-    one = bench()
-    assert one.launch().returncode == 0
-    one.write_inputs("d2")
-    assert one.launch().returncode == 0
-    assert one.journal() == [(attempt, step) for attempt in (1, 2) for step in range(1, 6)]
-    assert one.done()["inputs"]["data_sha256"] == "d2"
 
 
 def test_a_damaged_done_or_inputs_file_is_told(bench):
@@ -145,45 +125,6 @@ def test_data_with_fewer_prompts_than_a_step_is_refused_before_a_job(bench):
         assert (one.run / "order.json").exists() == (code == 0)
 
 
-@pytest.mark.promise("at-most-one-job")
-def test_two_heads_train_once(bench):
-    one = bench(env={"STAND_IN_STEP_S": "0.3"})
-    heads = [one.start() for _ in range(3)]
-    for head in heads:
-        err = one.ended(head)
-        assert head.returncode == 0, err
-    assert [step for _, step in one.journal()] == [1, 2, 3, 4, 5]
-
-
-@pytest.mark.promise("a-head-that-dies")
-def test_a_killed_head_leaves_its_job_and_the_next_head_attaches(bench):
-    one = bench(steps=8, env={"STAND_IN_WAIT": "2"})
-    head = one.start()
-    one.wait_for_step(2)
-    head.kill()
-    after = one.start()
-    one.wait_for_words(after, "attaching to its job")
-    one.go()
-    said = one.ended(after)
-    assert after.returncode == 0, said
-    assert one.journal() == [(1, step) for step in range(1, 9)]
-
-
-@pytest.mark.promise("no-trainer-outlives-the")
-def test_a_killed_job_takes_its_trainer_along_and_is_noticed(bench):
-    one = bench(steps=50, env={"STAND_IN_WAIT": "1"})
-    head = one.start()
-    one.wait_for_step(1)
-    jobs = [process for process in one.processes() if "submitit" in " ".join(process.info["cmdline"])]
-    assert jobs
-    for job in jobs:
-        job.kill()
-    err = one.ended(head)
-    assert head.returncode == 1
-    assert "vanished without a report" in err
-    one.wait(lambda: one.processes() == [])
-
-
 @pytest.mark.promise("invariant-8")
 def test_a_launcher_leaves_with_its_snakemake_and_is_named_to_whoever_waits_for_it(bench):
     """A launcher survives its killed snakemake: it would go on with a configuration that nobody wants any more."""
@@ -201,25 +142,6 @@ def test_a_launcher_leaves_with_its_snakemake_and_is_named_to_whoever_waits_for_
     assert head.returncode == 1 and "its snakemake is gone; detached; its job continues" in said, said
     one.go()
     one.wait(lambda: not one.processes())
-
-
-@pytest.mark.promise("invariant-4", "success-is-the-attempts")
-@pytest.mark.parametrize(
-    ("fault", "says"),
-    [
-        ("fail", "RuntimeError: the loss is not a number"),
-        ("refuse", "error: options.foo is not a known setting"),
-        ("lie", "its last_step is 1, expected 5"),
-    ],
-)
-def test_a_failure_is_named_with_the_logs_last_lines(bench, fault, says):
-    one = bench(env={"STAND_IN": fault})
-    result = one.launch()
-    assert result.returncode == 1
-    assert says in result.stderr
-    assert str(one.run / "attempts" / "1" / "log") in result.stderr
-    assert says in (one.run / "launcher.log").read_text()
-    assert not (one.run / "done.json").exists()
 
 
 @pytest.mark.promise("a-healthy-run-that")
@@ -244,33 +166,6 @@ def test_a_healthy_run_that_logs_a_gigabyte_costs_neither_memory_nor_heartbeats(
     log.unlink()
     assert 0 < most["head"] < 60 and 0 < most["job"] < 120, most
     assert 0 < most["cpu"] < 10, "twice a heartbeat's period: who computes longer keeps it from beating"
-
-
-@pytest.mark.promise("ctrl-c-stops-after")
-def test_ctrl_c_stops_after_the_step_and_the_next_start_goes_on(bench):
-    one = bench(steps=6, env={"STAND_IN_WAIT": "2"})
-    head = one.start()
-    one.wait_for_step(2)
-    os.killpg(head.pid, signal.SIGINT)  # as a terminal does: to the whole group
-    err = one.ended(head)
-    assert head.returncode == 1
-    assert "was stopped; start again to resume" in err
-    assert one.launch().returncode == 0
-    assert [step for _, step in one.journal()] == [1, 2, 3, 4, 5, 6]
-
-
-@pytest.mark.promise("ctrl-c-stops-after")
-def test_a_second_ctrl_c_does_not_wait(bench):
-    one = bench(steps=100, env={"STAND_IN": "deaf", "STAND_IN_WAIT": "1"})
-    head = one.start()
-    one.wait_for_step(1)
-    head.send_signal(signal.SIGINT)
-    one.wait((one.run / "stop").is_file)  # two at once would be one
-    assert head.poll() is None
-    head.send_signal(signal.SIGINT)
-    one.ended(head)
-    assert head.returncode == 1
-    one.wait(lambda: one.processes() == [])
 
 
 @pytest.mark.promise("a-job-of-an")

@@ -4,55 +4,59 @@ import contextlib
 import itertools
 import os
 import signal
-from pathlib import Path
 
 import pytest
 
-from ..job.run_bench import RunBench
 from ..programs import executable
 
 WAITS = {"STAND_IN_WAIT": "2"}
 
 
 @pytest.fixture
-def bench(tmp_path):
-    """Runs of different checkouts and heads, with two GPUs in name."""
-    made = []
+def started(bench, tmp_path):
+    """Starts runs of different checkouts and heads, with two GPUs in name; the first of a test waits after step 2."""
     executable(tmp_path / "bin" / "nvidia-smi", "printf 'GPU 0: H (UUID: GPU-a1)\\nGPU 1: H (UUID: GPU-b2)\\n'")
 
-    def make(name, gpus="", **more):
+    def start(name, gpus="", **more):
         head_env = {"ROLLOUTBENCH_LOCKS_DIR": str(tmp_path / "locks"), "CUDA_VISIBLE_DEVICES": gpus}
         head_env["PATH"] = f"{tmp_path / 'bin'}:{os.environ['PATH']}"
-        made.append(one := RunBench(tmp_path / name, steps=4, head_env=head_env, **more))
+        one = bench(tmp_path / name, steps=4, head_env=head_env, **more)
         one.spec["workload"]["gpus_per_node"] = len(list(filter(None, gpus.split(","))))
-        return one
+        return one, one.start(2 if more else 0)
 
-    yield make
-    for one in made:
-        one.end()
+    return start
 
 
-def test_a_second_training_waits_for_the_first_one_and_says_so_once(bench, tmp_path):
-    first, second = bench("a", env=WAITS), bench("b")
-    head = first.start(2)
-    other = second.start()
-    second.wait_for_words(other, "waits for this machine: process ")
-    (said,) = [line for line in second.said(other).splitlines() if "waits for" in line]
-    assert str(first.run) in said
-    assert not list(second.run.glob("attempts/*"))
+def test_trainings_wait_for_the_first_one_say_so_once_and_get_their_turn_or_are_stopped(started, tmp_path):
+    first, head = started("a", env=WAITS)
+    waiting = [started(f"b{number}") for number in range(4)]
+    for one, its in waiting:
+        one.wait_for_words(its, "waits for this machine: process ")
+        (said,) = [line for line in one.said(its).splitlines() if "waits for" in line]
+        assert str(first.run) in said and not list(one.run.glob("attempts/*"))
     assert (tmp_path / "locks").stat().st_mode & 0o777 == 0o700
+    waiting[0][1].send_signal(signal.SIGINT)
+    (waiting[1][0].run / "stop").write_text("soon")
+    for one, its in waiting[:2]:
+        said = one.ended(its)
+        assert its.returncode == 1 and "was stopped" in said and "Traceback" not in said, said
+        assert not list(one.run.glob("attempts/*"))
+        one.wait(lambda one=one: not one.processes())
     first.go()
     assert first.ended(head) and head.returncode == 0
-    assert "waits for" in second.ended(other) and other.returncode == 0
-    assert second.said(other).count("waits for") == 1
-    ends, begins = (one.read("attempts", "1", name) for one, name in ((first, "exit.json"), (second, "attempt.json")))
-    assert ends["time"] <= begins["started"]
+    for one, its in waiting[2:]:
+        assert one.ended(its).count("waits for") == 1 and its.returncode == 0
+    trained = (first, *(one for one, _ in waiting[2:]))
+    spans = sorted(
+        (one.read("attempts", "1", "attempt.json")["started"], one.read("attempts", "1", "exit.json")["time"])
+        for one in trained
+    )
+    assert all(before[1] <= after[0] for before, after in itertools.pairwise(spans))
 
 
-def test_a_killed_training_holds_up_nobody(bench):
-    first, second = bench("a", env=WAITS), bench("b")
-    head = first.start(2)
-    other = second.start()
+def test_a_killed_training_holds_up_nobody(started):
+    first, head = started("a", env=WAITS)
+    second, other = started("b")
     second.wait_for_words(other, "waits for this machine")
     head.kill()
     for process in first.processes():
@@ -62,54 +66,20 @@ def test_a_killed_training_holds_up_nobody(bench):
     assert other.returncode == 0
 
 
-def test_each_gpu_has_a_lock_of_its_own_whatever_it_is_called(bench):
-    first, beside, third = bench("a", "0", env=WAITS), bench("b", "GPU-b"), bench("c", "1,0")
-    head = first.start(2)
-    assert beside.launch().returncode == 0
-    other = third.start()
+def test_each_gpu_has_a_lock_of_its_own_whatever_it_is_called(started):
+    first, head = started("a", "0", env=WAITS)
+    beside, its = started("b", "GPU-b")
+    assert beside.ended(its) and its.returncode == 0
+    third, other = started("c", "1,0")
     third.wait_for_words(other, "waits for GPU-a1: process ")
     first.go()
     assert first.ended(head) and third.ended(other) and other.returncode == 0
 
 
-@pytest.mark.parametrize("how", ["Ctrl-C", "stop"])
-def test_one_that_waits_can_be_stopped(bench, how):
-    first, second = bench("a", env=WAITS), bench("b")
-    first.start(2)
-    other = second.start()
-    second.wait_for_words(other, "waits for this machine")
-    if how == "Ctrl-C":
-        other.send_signal(signal.SIGINT)
-    else:
-        (second.run / "stop").write_text("soon")
-    said = second.ended(other)
-    assert other.returncode == 1 and "was stopped" in said and "Traceback" not in said, said
-    assert not list(second.run.glob("attempts/*"))
-    second.wait(lambda: not second.processes())
-
-
-def test_all_that_wait_get_their_turn(bench):
-    first = bench("a", env=WAITS)
-    first.start(2)
-    waiting = [bench("b", run_id=f"run-{number}") for number in range(3)]
-    heads = [one.start() for one in waiting]
-    for one, head in zip(waiting, heads, strict=True):
-        one.wait_for_words(head, "waits for this machine")
-    first.go()
-    for one, head in zip(waiting, heads, strict=True):
-        one.ended(head)
-        assert head.returncode == 0
-    spans = sorted(
-        (one.read("attempts", "1", "attempt.json")["started"], one.read("attempts", "1", "exit.json")["time"])
-        for one in waiting
-    )
-    assert all(before[1] <= after[0] for before, after in itertools.pairwise(spans))
-
-
-def test_a_folder_that_others_may_enter_is_refused(bench, tmp_path):
-    one = bench("a")
-    (tmp_path / "locks").mkdir(mode=0o755)
+def test_a_folder_that_others_may_enter_is_refused(started, tmp_path):
+    (tmp_path / "locks").mkdir()
     (tmp_path / "locks").chmod(0o755)
-    refused = one.launch()
-    assert refused.returncode == 1 and "must be a folder of yours that nobody else may enter" in refused.stderr
-    assert not Path(one.run / "attempts").exists()
+    one, head = started("a")
+    refused = one.ended(head)
+    assert head.returncode == 1 and "must be a folder of yours that nobody else may enter" in refused
+    assert not (one.run / "attempts").exists()

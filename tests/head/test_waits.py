@@ -13,31 +13,11 @@ import pytest
 
 from workflow.runs.locks import try_lock
 
-from ..job.run_bench import RunBench
 from ..late_signals import late_signals
 from ..runs.make_runs import MadeRun
-from ..slurm.runs import build_faults
 from ..slurm_files.test_queue import line, squeue
 
 SLURM = ("submit_to=slurm", "slurm_partition=h100", "runtime=60")
-
-
-@pytest.fixture
-def bench(tmp_path):
-    made = []
-
-    def make(folder=tmp_path, **kwargs):
-        made.append(RunBench(folder, **kwargs))
-        return made[-1]
-
-    yield make
-    for one in made:
-        one.end()
-
-
-@pytest.fixture(scope="module")
-def faults(tmp_path_factory):
-    return build_faults(tmp_path_factory.mktemp("faults"))
 
 
 @pytest.mark.promise("files-that-cannot-be")

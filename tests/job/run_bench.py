@@ -185,14 +185,43 @@ class RunBench:
         value = json.loads((self.run / "done.json").read_text())
         return value
 
+    def submitted(self):
+        """How often a job was submitted."""
+        return len(list((self.run / "submitit").glob("*")))
+
+    def attempts(self):
+        """How the attempts ended, oldest first; an empty object for one that has not said."""
+        folders = sorted((self.run / "attempts").glob("*"), key=lambda folder: int(folder.name))
+        files = [folder / "exit.json" for folder in folders]
+        return [json.loads(file.read_text()) if file.is_file() else {} for file in files]
+
+    def assert_trained_once(self):
+        """Every step was trained, in order, and none again that an earlier attempt's checkpoint had."""
+        assert not self.missing_steps() and not self.trained_twice(), self.journal()
+
+    def missing_steps(self):
+        """The steps of the run that were never trained."""
+        return sorted(set(range(1, self.spec["workload"]["steps"] + 1)) - {step for _, step in self.journal()})
+
+    def trained_twice(self):
+        """How many steps were trained again although a checkpoint of an earlier attempt had them."""
+        journal, saves, twice = self.journal(), self.lines("saves"), 0
+        for attempt in {number for number, _ in journal}:
+            saved = max((step for number, step in saves if number < attempt), default=0)
+            twice += sum(number == attempt and step <= saved for number, step in journal)
+        return twice
+
+    def finish(self, head):
+        """Wait for a head to end well, its run trained once; what it said."""
+        said = self.ended(head)
+        assert head.returncode == 0, said
+        self.assert_trained_once()
+        return said
+
     def processes(self):
         """The jobs and trainers of this run that are alive."""
-        alive = []
-        for process in psutil.process_iter(["cmdline"]):
-            words = " ".join(process.info["cmdline"] or ())
-            if str(self.run) in words and "workflow.head.launcher" not in words:
-                alive.append(process)
-        return alive
+        found = processes_with(str(self.run))
+        return [process for process in found if "workflow.head.launcher" not in process.info["cmdline"]]
 
     def end(self):
         for head in self.heads:
@@ -206,3 +235,9 @@ class RunBench:
                 with contextlib.suppress(psutil.NoSuchProcess):
                     process.kill()
             time.sleep(0.05)
+
+
+def processes_with(word):
+    """The processes of this machine with a word in their command line."""
+    every = psutil.process_iter(["cmdline"])
+    return [process for process in every if word in " ".join(process.info["cmdline"] or ())]

@@ -1,10 +1,10 @@
 """Several nodes become one Ray cluster, which ends as a whole and disturbs nobody else's.
 
-Ray is real. The nodes are processes on this machine, each as one task of a Slurm job is.
+Ray is real. The nodes are tasks of this process.
 """
 
-import contextlib
 import json
+import multiprocessing
 import os
 import shutil
 import signal
@@ -22,50 +22,17 @@ from workflow.job import ray as subject
 from workflow.job import rendezvous
 from workflow.job.place import Place, expand_hosts, source_ip
 from workflow.job.processes import end_processes, start_in_session
-from workflow.job.ray import RayHead
-from workflow.job.rendezvous import RendezvousError, TaskSetup
+from workflow.job.ray import RayHead, RayWorker
+from workflow.job.rendezvous import RendezvousError
 
 from ..patience import run
+from .run_bench import task_setup
 
-pytestmark = [pytest.mark.full("Ray clusters that are struck"), pytest.mark.promise("a-job-over-two")]
+pytestmark = pytest.mark.promise("a-job-over-two")
 
-ROOT = Path(__file__).resolve().parents[2]
+STRUCK = pytest.mark.full("Ray clusters that are struck")
+HOSTS = ("nowhere1", "nowhere2")
 SLURM = {"SLURM_NNODES": "2", "SLURM_JOB_NODELIST": "nowhere[1-2]", "SLURM_CPUS_PER_TASK": "3"}
-
-# One task: says what happens as lines of JSON, ends when it is told to by a line of input.
-TASK = """
-import json, os, select, sys, time
-from pathlib import Path
-from workflow.job.place import Place
-from workflow.job.rendezvous import RendezvousError, TaskSetup
-from workflow.job.ray import RayHead, RayWorker
-told = json.loads(sys.argv[1])
-folder = Path(told.pop("folder"))
-python = Path(told.pop("python", sys.executable))
-place = Place.from_environment(os.environ)
-setup = TaskSetup(
-    place=place, folder=folder, python=python, environment=os.environ, cwd=folder.parent,
-    log=folder.parent / f"ray-{folder.name}-{place.rank}.log", **told,
-)
-def say(**facts):
-    print(json.dumps(facts), flush=True)
-try:
-    with RayHead(setup) if place.rank == 0 else RayWorker(setup) as ray:
-        if isinstance(ray, RayHead):
-            ray.start()
-            say(up=ray.address)
-            ray.wait_for_nodes()
-        else:
-            ray.join()
-        say(ready=ray.environment())
-        died = None
-        while not select.select([sys.stdin], [], [], 0.2)[0] and died is None and not getattr(ray, "over", False):
-            died = ray.poll()
-        say(died=died, over=getattr(ray, "over", None))
-except RendezvousError as error:
-    say(error=str(error))
-say(closed=True)
-"""
 
 # The driver: what it sees of the cluster, with a task that needs a GPU on each node.
 DRIVER = """
@@ -90,77 +57,46 @@ print(json.dumps({
 """
 
 
-class Task:
-    """A running task of a job."""
+class Node:
+    """One node's task, and its Ray; another Ray's address in the shell is not believed."""
 
-    def __init__(self, folder, rank, told):
-        env = {
-            **os.environ,
-            **SLURM,
-            "SLURM_PROCID": str(rank),
-            "CUDA_VISIBLE_DEVICES": "4,5",
-            "SLURM_MEM_PER_NODE": "256",
-        }
-        env |= {"PYTHONPATH": str(ROOT), "RAY_ADDRESS": "192.0.2.77:6379", "TMPDIR": told.pop("base")}
-        self.process = subprocess.Popen(
-            [sys.executable, "-c", TASK, json.dumps({"folder": str(folder), **told})],
-            env=env,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            start_new_session=True,
-        )
-
-    def hear(self, what):
-        """The next thing the task says, which must be this."""
-        assert self.process.stdout is not None
-        line = self.process.stdout.readline()
-        assert line, f"it ended with {self.process.wait()}"
-        said = json.loads(line)
-        assert what in said, said
-        return said[what]
-
-    def end(self):
-        assert self.process.stdin is not None
-        self.process.stdin.write("end\n")
-        self.process.stdin.flush()
-
-    def session(self):
-        [child] = psutil.Process(self.process.pid).children()
-        return child.pid
+    def __init__(self, folder, rank, base):
+        environ = {"CUDA_VISIBLE_DEVICES": "4,5", "RAY_ADDRESS": "192.0.2.77:6379", "TMPDIR": str(base)}
+        setup = task_setup(folder, HOSTS, rank, **environ)
+        place = replace(setup.place, cpus=3, gpus=2, memory_bytes=256 * 2**20)
+        self.task = (RayWorker if rank else RayHead)(replace(setup, place=place))
 
     def ray(self):
-        """All that it has started."""
-        return psutil.Process(self.process.pid).children(recursive=True)
-
-    def files(self):
-        """What its processes have open, or were told of."""
-        found = []
-        for process in self.ray():
-            with contextlib.suppress(psutil.Error):
-                words = [word.partition("=")[2] or word for word in process.cmdline()]
-                found += [*words, *(file.path for file in process.open_files())]
-        return found
+        """All that it has started, by its first process."""
+        parent = psutil.Process(self.task._process.pid)
+        return [parent, *parent.children(recursive=True)]
 
     def raylet(self):
-        [found] = [process for process in self.ray() if words_of(process)[:1] == ["raylet"]]
-        return found
+        return next(process for process in self.ray() if words_of(process)[:1] == ["raylet"])
+
+    def words(self):
+        """What its processes were told, and the files that they have open."""
+        found = [word.partition("=")[2] or word for process in self.ray() for word in words_of(process)]
+        return found + [file.path for process in self.ray() for file in process.open_files()]
 
     def temporary(self):
-        [found] = {
-            Path(word.split("=")[1]).parent
-            for process in self.ray()
-            for word in words_of(process)
-            if word.startswith("--temp-dir=")
-        }
+        words = [word for process in self.ray() for word in words_of(process)]
+        [found] = {Path(word.partition("=")[2]).parent for word in words if word.startswith("--temp-dir=")}
         return found
+
+    def died(self):
+        """What it says once something has died; nothing once the life is over."""
+        while (died := self.task.poll()) is None and not getattr(self.task, "over", False):
+            time.sleep(0.1)
+        return died
 
 
 def words_of(process):
     """A process's name and command; nothing of one that has ended, as Ray's workers do at any time."""
-    with contextlib.suppress(psutil.Error):
+    try:
         return [process.name(), *process.cmdline()]
-    return []
+    except psutil.Error:
+        return []
 
 
 @pytest.fixture
@@ -174,29 +110,27 @@ def base():
 
 
 @pytest.fixture
-def start(base):
-    tasks = []
+def cluster(base):
+    """Makes two nodes one cluster."""
+    made = []
 
-    def start_task(folder, rank, **told):
-        tasks.append(Task(folder, rank, told | {"base": str(base)}))
-        return tasks[-1]
+    def start(folder):
+        folder.mkdir()
+        made.extend(nodes := [Node(folder, rank, base) for rank in (0, 1)])
+        nodes[0].task.start()
+        nodes[1].task.join()
+        nodes[0].task.wait_for_nodes()
+        return nodes
 
-    yield start_task
-    for task in tasks:
-        left = task.ray() if task.process.poll() is None else []
-        task.process.kill()
-        task.process.communicate()
-        for process in left:
-            with contextlib.suppress(psutil.NoSuchProcess):
-                process.kill()
+    yield start
+    for node in made:
+        node.task.close()
 
 
 def drive(environment):
     ran = run([sys.executable, "-c", DRIVER], 120, env={**os.environ, **environment})
     assert ran.returncode == 0, ran.stderr
-    seen = json.loads(ran.stdout.splitlines()[-1])
-    assert isinstance(seen, dict)
-    return seen
+    return json.loads(ran.stdout.splitlines()[-1])
 
 
 def gone(processes):
@@ -204,101 +138,102 @@ def gone(processes):
     return not [process for process in alive if process.is_running() and process.status() != psutil.STATUS_ZOMBIE]
 
 
-def test_two_clusters_on_one_machine_keep_to_themselves_and_end_as_wholes(tmp_path, start):
-    jobs = [[start(tmp_path / name, rank) for rank in (0, 1)] for name in "ab"]
-    a, b = [[head.hear("up"), head.hear("ready"), worker.hear("ready")] for head, worker in jobs]
-    assert a[0] != b[0]
-    for (address, environment, workers), (head, worker) in zip((a, b), jobs, strict=True):
-        assert environment["RAY_ADDRESS"] == workers["RAY_ADDRESS"] == address
-        assert not address.startswith("127.") or source_ip("198.51.100.1") is None
+@STRUCK
+def test_two_clusters_on_one_machine_keep_to_themselves_and_end_as_wholes(tmp_path, cluster):
+    one, other = cluster(tmp_path / "a"), cluster(tmp_path / "b")
+    assert one[0].task.address != other[0].task.address
+    for head, worker in (one, other):
+        addresses = {node.task.environment()["RAY_ADDRESS"] for node in (head, worker)}
+        assert addresses == {head.task.address}
+        assert not head.task.address.startswith("127.") or source_ip("198.51.100.1") is None
         assert head.temporary() != worker.temporary()
-        assert {head.temporary().stat().st_mode & 0o777, worker.temporary().stat().st_mode & 0o777} == {0o700}
-        assert Path(environment["RAY_AUTH_TOKEN_PATH"]).stat().st_mode & 0o777 == 0o600
-    seen = [drive(a[1]), drive(b[1])]
-    for one in seen:
-        assert len(one["nodes"]) == 2
-        assert sorted(one["ran"]) == sorted(one["nodes"])
-        assert (one["cpus"], one["gpus"]) == (6, 4)
-    assert not set(seen[0]["nodes"]) & set(seen[1]["nodes"])
-    assert not [file for task in (*jobs[0], *jobs[1]) for file in task.files() if file.startswith("/tmp/ray")]
+        assert {node.temporary().stat().st_mode & 0o777 for node in (head, worker)} == {0o700}
+        token = Path(head.task.environment()["RAY_AUTH_TOKEN_PATH"])
+        assert token.stat().st_mode & 0o777 == 0o600
+    seen, others = (drive(head.task.environment()) for head, _ in (one, other))
+    for found in (seen, others):
+        assert len(found["nodes"]) == 2 and sorted(found["ran"]) == sorted(found["nodes"])
+        assert (found["cpus"], found["gpus"]) == (6, 4)
+    assert not set(seen["nodes"]) & set(others["nodes"])
+    assert not [word for node in (*one, *other) for word in node.words() if word.startswith("/tmp/ray")]
 
     # One ends as it should: the worker follows its head; the other cluster does not notice.
-    (head, worker), (other_head, other_worker) = jobs
-    of_one = [*head.ray(), *worker.ray()]
-    of_other = [*other_head.ray(), *other_worker.ray()]
-    stay = [other_head.raylet(), other_worker.raylet(), psutil.Process(seen[1]["actor"])]  # its driver's workers do not
-    assert psutil.Process(seen[0]["actor"]) in of_one
+    of_one, of_other = ([*head.ray(), *worker.ray()] for head, worker in (one, other))
+    stay = [*(node.raylet() for node in other), psutil.Process(others["actor"])]
+    actor = psutil.Process(seen["actor"])
     # Workers are no less urgent than the processes of trainers without Ray.
-    assert psutil.Process(seen[0]["actor"]).nice() == head.raylet().nice() == psutil.Process().nice()
-    folders = [task.temporary() for task in (head, worker)]
-    head.end()
-    assert head.hear("died") is None
-    assert worker.hear("over") is True
-    assert head.hear("closed") and worker.hear("closed")
-    assert gone(of_one)
-    assert not any(folder.exists() for folder in folders)
+    assert actor in of_one and actor.nice() == one[0].raylet().nice() == psutil.Process().nice()
+    folders = [node.temporary() for node in one]
+    one[0].task.close()
+    assert one[1].died() is None and one[1].task.over
+    one[1].task.close()
+    assert gone(of_one) and not any(folder.exists() for folder in folders)
     assert all(process.is_running() for process in stay)
-    assert not (tmp_path / "a" / "secret").exists()
+    assert not (tmp_path / "a" / "life" / "secret").exists()
 
     # In the other a worker's raylet is killed: both sides say so, and not that it is silent; nothing is left either.
-    folders = [task.temporary() for task in (other_head, other_worker)]
-    other_worker.raylet().kill()
-    said = other_worker.hear("died")
-    assert said.startswith("Ray ended on rank 1 (nowhere2) (exit 1; see ")
-    assert other_head.hear("died") == said
-    assert other_head.hear("closed") and other_worker.hear("closed")
-    assert gone(of_other)
-    assert not any(folder.exists() for folder in folders)
-    assert "raylet" in (tmp_path / "ray-b-1.log").read_text()
+    folders = [node.temporary() for node in other]
+    other[1].raylet().kill()
+    said = other[1].died()
+    assert said.startswith("Ray ended on rank 1 (nowhere2) (exit 1; see ") and other[0].died() == said
+    for node in other:
+        node.task.close()
+    assert gone(of_other) and not any(folder.exists() for folder in folders)
+    assert "raylet" in (tmp_path / "b" / "1.log").read_text()
 
 
-def test_a_dead_head_ends_all_and_a_killed_task_takes_its_ray_with_it(tmp_path, base, start):
-    head, worker = (start(tmp_path / "0", rank) for rank in (0, 1))
-    assert head.hear("up") and head.hear("ready") and worker.hear("ready")
+@STRUCK
+def test_a_dead_head_ends_all(tmp_path, cluster):
+    head, worker = cluster(tmp_path / "0")
     everything, folders = [*head.ray(), *worker.ray()], [head.temporary(), worker.temporary()]
     head.raylet().kill()
-    assert head.hear("died").startswith("Ray ended on rank 0 (nowhere1) (exit 1; see ")
-    assert worker.hear("over") is True
-    assert head.hear("closed") and worker.hear("closed")
-    assert gone(everything)
-    assert not any(folder.exists() for folder in folders)
+    assert head.died().startswith("Ray ended on rank 0 (nowhere1) (exit 1; see ")
+    head.task.close()
+    assert worker.died() is None and worker.task.over
+    worker.task.close()
+    assert gone(everything) and not any(folder.exists() for folder in folders)
 
-    # A task that is killed cleans nothing up: Ray's agents stay for another minute, or until Slurm ends the step.
-    head = start(tmp_path / "1", 0)
-    head.hear("up")
-    everything, folder = head.ray(), head.temporary()
-    head.process.kill()
+
+@STRUCK
+def test_a_killed_task_takes_its_ray_with_it(tmp_path, base):
+    """It cleans nothing up: Ray's agents stay for another minute, or until Slurm ends the step."""
+    told, tell = multiprocessing.Pipe(duplex=False)
+
+    def live():
+        node = Node(tmp_path, 0, base)
+        node.task.start()
+        tell.send(node.temporary())
+        signal.pause()
+
+    task = multiprocessing.get_context("fork").Process(target=live)
+    task.start()
+    folder = told.recv()
+    everything = psutil.Process(task.pid).children(recursive=True)
+    task.kill()
+    task.join()
     agents = [process for process in everything if "".join(words_of(process)[:1]).startswith("ray::")]
     assert gone([process for process in everything if process not in agents])
     for process in agents:
-        with contextlib.suppress(psutil.NoSuchProcess):
-            process.kill()
+        process.kill()
     assert folder.exists()
     shutil.rmtree(folder)
 
 
-def setup_of(folder, rank, python, **more):
-    """What a task of this process is told."""
-    place = Place.from_environment({**SLURM, "SLURM_PROCID": str(rank)})
-    inside = {"environment": {}, "cwd": folder.parent, "log": folder.parent / "log"}
-    return TaskSetup(place=place, folder=folder, python=python, **inside, **more)
-
-
 def test_what_keeps_ray_from_starting_is_told(tmp_path):
-    setup = setup_of(tmp_path / "0", 0, tmp_path / "none")
+    setup = replace(task_setup(tmp_path, HOSTS, 0), python=tmp_path / "none")
     for why in ("No such file", "File exists"):  # no such Python; a folder that belongs to another life
         with RayHead(setup) as head, pytest.raises(RendezvousError, match=why) as caught:
             head.start()
         assert str(caught.value).startswith("Ray could not be started on rank 0 (nowhere1): ")
-        assert json.loads((tmp_path / "0" / "head.json").read_text())["error"] == str(caught.value)
-        (tmp_path / "0" / "secret").touch()
+        assert json.loads((setup.folder / "head.json").read_text())["error"] == str(caught.value)
+        (setup.folder / "secret").touch()
 
 
 def test_time_in_which_one_did_not_listen_oneself_is_no_silence(tmp_path, monkeypatch):
     now = 1000.0
     monkeypatch.setattr(rendezvous.time, "monotonic", lambda: now)
     (tmp_path / "rank-1.json").write_text(json.dumps({"state": "joined", "beat": 1}))
-    setup = replace(setup_of(tmp_path, 0, tmp_path / "none"), place=Place(0, ("a", "b"), 1, 0), stale_s=30)
+    setup = replace(task_setup(tmp_path, ("a", "b"), 0), folder=tmp_path, stale_s=30)
     other = rendezvous.PeerStatus(setup, 1)
     assert other.problem() is None
     now += 3600  # the job was suspended

@@ -52,12 +52,14 @@ import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from string import Template
 
 COMMANDS = (
     *("munged", "mariadbd", "slurmdbd", "slurmctld", "slurmd"),
     *("sbatch", "srun", "squeue", "scancel", "scontrol", "sinfo", "sacct", "sacctmgr"),
 )
 PACKAGES = ("slurm-wlm", "slurmdbd", "mariadb-server-core", "munge")
+CONF = Path(__file__).with_name("conf")
 GPU_NODES = ("gpu1", "gpu2")
 NODES = (*GPU_NODES, "cpu1")
 GPUS = 8
@@ -322,148 +324,31 @@ class Cluster:
             time.sleep(0.05)
 
     def _write(self):
-        folder = self.folder
+        """The folder's files: those of conf/, with this cluster's names, ports and settings."""
         for name in ("state", "db", *NODES):
-            (folder / name).mkdir(mode=0o700)
+            (self.folder / name).mkdir(mode=0o700)
         for number in range(GPUS):
-            (folder / f"nvidia{number}").symlink_to("/dev/null")
-        (folder / "munge.key").touch(mode=0o600)
-        (folder / "munge.key").write_bytes(os.urandom(128))
+            (self.folder / f"nvidia{number}").symlink_to("/dev/null")
+        (self.folder / "munge.key").touch(mode=0o600)
+        (self.folder / "munge.key").write_bytes(os.urandom(128))
         self._held = reserve_ports(2 + len(NODES))
-        ports = [held.getsockname()[1] for held in self._held]
-        (folder / "gres.conf").write_text(
-            f"NodeName={','.join(GPU_NODES)} Name=gpu Type=h100 File={folder}/nvidia[0-{GPUS - 1}]\n"
-        )
-        (folder / "cgroup.conf").write_text("CgroupPlugin=cgroup/v1\n")
-        self.conf.write_text(self._slurm_conf(ports))
-        dbd = folder / "slurmdbd.conf"
-        dbd.touch(mode=0o600)
-        dbd.write_text(
-            f"""\
-AuthType=auth/munge
-AuthInfo=socket={folder}/munge.sock
-DbdHost=localhost
-DbdAddr=127.0.0.1
-DbdPort={ports[1]}
-{"CommunicationParameters=NoInAddrAny" if kept_to_loopback() else ""}
-SlurmUser={USER}
-StorageType=accounting_storage/mysql
-StorageHost=localhost
-StorageUser=root
-StorageLoc=slurm
-LogFile={folder}/slurmdbd.log
-PidFile={folder}/slurmdbd.pid
-DebugLevelSyslog=quiet
-"""
-        )
-        # Nothing here need survive a crash of the machine, and nobody else can come near the socket.
-        (folder / "my.cnf").write_text(
-            f"""\
-[mariadbd]
-user={USER}
-datadir={folder}/db
-socket={folder}/db.sock
-pid-file={folder}/db.pid
-log-error={folder}/mariadbd.log
-tmpdir={folder}/db
-skip-networking
-skip-grant-tables
-skip-log-bin
-performance-schema=0
-key-buffer-size=64K
-aria-pagecache-buffer-size=1M
-table-open-cache=200
-open-files-limit=1024
-innodb-buffer-pool-size=32M
-innodb-log-file-size=8M
-innodb-flush-log-at-trx-commit=0
-innodb-flush-method=nosync
-innodb-doublewrite=0
-innodb-use-native-aio=0
-innodb-lock-wait-timeout=900
-"""
-        )
+        ports = (held.getsockname()[1] for held in self._held)
+        values = dict(zip(("slurmctld", "slurmdbd", *NODES), ports, strict=True))
+        values |= {"name": self.name, "folder": self.folder, "user": USER, "host": socket.gethostname().split(".")[0]}
+        values |= {"gpus": GPUS, "last_gpu": GPUS - 1, "preempt_mode": self.preempt_mode, "grace_s": self.grace_s}
+        listen = kept_to_loopback()
+        values["listen"] = "CommunicationParameters=NoInAddrAny,NoCtldInAddrAny" if listen else ""
+        values["dbd_listen"] = "CommunicationParameters=NoInAddrAny" if listen else ""
+        values["extra"] = "\n".join(self.extra)
 
-    def _slurm_conf(self, ports):
-        host = socket.gethostname().split(".")[0]
-        listen = ["CommunicationParameters=NoInAddrAny,NoCtldInAddrAny"] if kept_to_loopback() else []
-        at = f"NodeHostname={host} NodeAddr=127.0.0.1"
-        node_ports = dict(zip(NODES, ports[2:], strict=True))
-        nodes = [
-            *(
-                f"NodeName={name} {at} Port={node_ports[name]} CPUs=180 Boards=1 SocketsPerBoard=2 CoresPerSocket=90"
-                f" ThreadsPerCore=1 RealMemory=2000000 Gres=gpu:h100:{GPUS}"
-                for name in GPU_NODES
-            ),
-            f"NodeName=cpu1 {at} Port={node_ports['cpu1']} CPUs=16 Boards=1 SocketsPerBoard=1 CoresPerSocket=16"
-            " ThreadsPerCore=1 RealMemory=64000",
-        ]
-        on_gpus = f"Nodes={','.join(GPU_NODES)} State=UP MaxTime=20:00:00 DefaultTime=01:00:00 DefMemPerCPU=1000"
-        partitions = [
-            f"PartitionName=h100 {on_gpus} PriorityTier=1 PreemptMode={self.preempt_mode} GraceTime={self.grace_s}",
-            f"PartitionName=h100-urgent {on_gpus} PriorityTier=10 PreemptMode=OFF",
-            "PartitionName=cpu Nodes=cpu1 Default=YES State=UP MaxTime=INFINITE DefaultTime=01:00:00 DefMemPerCPU=1000",
-        ]
-        accounting = ["AccountingStorageType=accounting_storage/none"]
-        if self.accounting:
-            accounting = [
-                "AccountingStorageType=accounting_storage/slurmdbd",
-                "AccountingStorageHost=127.0.0.1",
-                f"AccountingStoragePort={ports[1]}",
-                f"AccountingStoragePass={self.folder}/munge.sock",
-                "AccountingStorageTRES=gres/gpu",
-            ]
-        return "\n".join(
-            [
-                f"""\
-ClusterName={self.name}
-SlurmctldHost={host}(127.0.0.1)
-SlurmctldPort={ports[0]}
-SlurmUser={USER}
-SlurmdUser={USER}
-AuthType=auth/munge
-AuthInfo=socket={self.folder}/munge.sock
-CryptoType=crypto/munge
-StateSaveLocation={self.folder}/state
-SlurmdSpoolDir={self.folder}/%n
-SlurmctldPidFile={self.folder}/slurmctld.pid
-SlurmdPidFile={self.folder}/%n.pid
-SlurmctldLogFile={self.folder}/slurmctld.log
-SlurmdLogFile={self.folder}/%n.log
-SlurmctldSyslogDebug=quiet
-SlurmdSyslogDebug=quiet
-SlurmdParameters=config_overrides
-GresTypes=gpu
-ProctrackType=proctrack/linuxproc
-TaskPlugin=task/none
-MpiDefault=none
-JobAcctGatherType=jobacct_gather/none
-JobCompType=jobcomp/none
-MailProg=/bin/true
-SelectType=select/cons_tres
-SelectTypeParameters=CR_Core_Memory
-PreemptType=preempt/partition_prio
-PreemptMode=REQUEUE
-SchedulerType=sched/backfill
-SchedulerParameters=batch_sched_delay=0,sched_interval=2
-JobRequeue=1
-ReturnToService=2
-InactiveLimit=0
-OverTimeLimit=5
-KillWait=5
-UnkillableStepTimeout=30
-MinJobAge=300
-SlurmctldTimeout=30
-SlurmdTimeout=10
-MessageTimeout=4""",
-                *listen,
-                *accounting,
-                *nodes,
-                *partitions,
-                *self.extra,
-                "",
-            ]
-        )
+        def text_of(file):
+            return Template((CONF / file).read_text()).substitute(values)
+
+        none = "AccountingStorageType=accounting_storage/none"
+        values["accounting"] = text_of("accounting.conf") if self.accounting else none
+        for file in ("slurm.conf", "slurmdbd.conf", "my.cnf", "gres.conf", "cgroup.conf"):
+            (self.folder / file).touch(mode=0o600)
+            (self.folder / file).write_text(text_of(file))
 
 
 def kept_to_loopback():

@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -10,7 +11,7 @@ from trainers.command.trainer import options_of
 from trainers.workload import TrainedArm
 from workflow.launch_scripts.words import script_facts
 
-from ..job.run_bench import STAND_IN, RunBench
+from ..job.run_bench import ROOT, STAND_IN, RunBench
 
 # Slurm is asked every other second, not every half-minute.
 QUICK = {"ROLLOUTBENCH_SLURM_EVERY_S": "2"}
@@ -38,10 +39,6 @@ class SlurmRun(RunBench):
         order = self.run / "order.json"
         return str(self.wait(lambda: order.is_file() and json.loads(order.read_text())["job_ids"])[-1])
 
-    def submitted(self):
-        """How often a job was submitted."""
-        return len(list((self.run / "submitit").glob("*")))
-
     def looks(self, times):
         """Wait until somebody has asked squeue so many times more: what a head concludes from its answer is done."""
         file, seen = self.run.parents[1] / ".squeue.json", set()
@@ -51,12 +48,6 @@ class SlurmRun(RunBench):
             return len(seen) > times
 
         self.wait(asked)
-
-    def attempts(self):
-        """How the attempts ended, oldest first; an empty object for one that has not said."""
-        folders = sorted((self.run / "attempts").glob("*"), key=lambda folder: int(folder.name))
-        files = [folder / "exit.json" for folder in folders]
-        return [json.loads(file.read_text()) if file.is_file() else {} for file in files]
 
     def state(self):
         """Slurm's queue, its log and the jobs' output, too."""
@@ -75,29 +66,6 @@ class SlurmRun(RunBench):
 
         self.wait(waits)
         self.cluster.release(self.jobs()[0]["id"])
-
-    def assert_trained_once(self):
-        """Every step was trained, in order, and none again that an earlier attempt's checkpoint had."""
-        assert not self.missing_steps() and not self.trained_twice(), self.journal()
-
-    def missing_steps(self):
-        """The steps of the run that were never trained."""
-        return sorted(set(range(1, self.spec["workload"]["steps"] + 1)) - {step for _, step in self.journal()})
-
-    def trained_twice(self):
-        """How many steps were trained again although a checkpoint of an earlier attempt had them."""
-        journal, saves, twice = self.journal(), self.lines("saves"), 0
-        for attempt in {number for number, _ in journal}:
-            saved = max((step for number, step in saves if number < attempt), default=0)
-            twice += sum(number == attempt and step <= saved for number, step in journal)
-        return twice
-
-    def finish(self, head):
-        """Wait for a head to end well, its run trained once; what it said."""
-        said = self.ended(head)
-        assert head.returncode == 0, said
-        self.assert_trained_once()
-        return said
 
 
 class SlurmScript(SlurmRun):
@@ -146,3 +114,48 @@ def fake(folder, command, script):
     (folder / command).write_text(f"#!/bin/bash\nreal={real}\n{script}\n")
     (folder / command).chmod(0o755)
     return {"PATH": f"{folder}:{os.environ['PATH']}:/usr/sbin:/usr/bin:/sbin:/bin"}
+
+
+def rolloutbench(one, code):
+    """What a line of Python prints about the run's `experiment`, on a machine of the cluster's."""
+    lines = (
+        "import sys; from pathlib import Path",
+        "from workflow.commands.cancel import cancel",
+        "from workflow.runs.experiment import Experiment, ExpectedRun",
+        "from workflow.commands.status import status_lines, take_snapshot",
+        "experiment = Experiment('experiment', Path(sys.argv[1]), [ExpectedRun('arm-s0', sys.argv[2])])",
+        code,
+    )
+    words = [sys.executable, "-c", "\n".join(lines), str(one.run.parents[1]), one.spec["fingerprint"]]
+    told = subprocess.run(words, env=one.head_env, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert told.returncode == 0, told.stderr
+    return told.stdout
+
+
+def cancel(one, *runs):
+    return rolloutbench(one, f"print(cancel(experiment, {[*runs]!r}))")
+
+
+def status(one):
+    return rolloutbench(one, "print(*status_lines(take_snapshot(experiment)), sep='\\n')")
+
+
+def lose_the_node(one):
+    """Its slurmd dies, and Slurm gives it up; the job's processes live on."""
+    node = one.jobs()[0]["nodes"]
+    one.cluster.kill_daemon(node)
+    one.cluster.run("scontrol", "update", f"nodename={node}", "state=down", "reason=slurmd is dead")
+    return node
+
+
+def preempt(one):
+    one.cluster.run("sbatch", "-p", "h100-urgent", "-N2", "--gres=gpu:h100:8", "--wrap=sleep 2")
+
+
+def kill_with_its_submission(head):
+    """As a login node does that goes down: the head, and the program that submits for it."""
+    words = ["pgrep", "-P", str(head.pid)]
+    children = subprocess.run(words, capture_output=True, text=True, check=False).stdout.split()
+    head.kill()
+    for child in children:
+        os.killpg(int(child), signal.SIGKILL)

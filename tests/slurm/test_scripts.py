@@ -2,8 +2,7 @@
 
 import json
 
-from .runs import SlurmScript
-from .test_launcher import preempt
+from .runs import SlurmScript, preempt
 
 WAIT_AFTER_2 = {"STAND_IN_WAIT": "2"}
 
@@ -36,19 +35,6 @@ def test_a_script_is_submitted_once_a_killed_head_attaches_and_a_preemption_lets
     node = one.read("attempts", "1", "attempt.json")["slurm"]["nodes"]
     assert second == f"1 1 {node} {one.folder / 'scripts'}" and first
     assert "engine=sglang" in next((one.run / "attempts" / "1").glob("*.sh")).read_text()
-
-
-def test_a_cancelled_script_is_gone_with_all_that_it_started(run):
-    class WithBackground(SlurmScript):
-        setup = "sleep 3600 &\nsetsid sleep 3601 &\n"
-
-    one = run(kind=WithBackground, steps=6, env=WAIT_AFTER_2)
-    head = one.start(2)
-    one.cluster.run("scancel", one.job_id())
-    said = one.ended(head)
-    assert head.returncode == 1 and "was cancelled by" in said
-    one.wait(lambda: not one.jobs())
-    one.wait(lambda: not one.processes())
 
 
 def test_a_script_on_two_nodes_starts_its_tasks_on_both(run):

@@ -1,0 +1,291 @@
+"""Plays scenarios, each a list of lines: what befalls a run, and what becomes of it (scenarios.toml)."""
+
+import contextlib
+import json
+import os
+import shlex
+import signal
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from workflow.runs.locks import try_lock
+
+from ..job.run_bench import processes_with
+from .runs import SlurmScript, cancel, fake, kill_with_its_submission, lose_the_node, preempt, status
+
+
+def scenarios(file, every_time=False):
+    """The scenarios of a file, as pytest's parameters, with the promises that they show."""
+    for name, told in tomllib.loads(file.read_text(encoding="utf-8")).items():
+        slow = [] if every_time or told.get("every_time") else [pytest.mark.full("a scenario on a real Slurm")]
+        yield pytest.param(told, id=name, marks=[pytest.mark.promise(*told.get("promise", ())), *slow])
+
+
+def play(scenario, make, folder, faults=None, **more):
+    """Play one with a run that is made as it says."""
+    told = {"steps": scenario.get("steps", 5), "options": tuple(scenario.get("options", ())), **more}
+    told["env"] = {f"STAND_IN_{name}".rstrip("_"): str(value) for name, value in scenario.get("env", {}).items()}
+    if scenario.get("script"):
+        told["kind"] = type("Script", (SlurmScript,), {"setup": scenario.get("setup", "")})
+    with contextlib.ExitStack() as held:
+        played = Play(make(head_env=scenario.get("head_env"), **told), folder, faults, held)
+        for line in scenario["then"]:
+            played.play(line)
+
+
+class Play:
+    """One scenario: each of its lines is a method's name and what it is given."""
+
+    def __init__(self, one, folder, faults, held):
+        self.one, self.folder, self.faults, self.held = one, folder, faults, held
+        self.head, self.heads = None, []
+        """The last head, and those that have not been seen to end."""
+
+    def play(self, line):
+        for name, value in (("{tmp}", self.folder), ("{run}", self.one.run)):
+            line = line.replace(name, str(value))
+        if "{job}" in line:
+            line = line.replace("{job}", self.one.job_id())
+        word, _, rest = line.partition(" ")
+        getattr(self, f"do_{word}".rstrip())(rest.strip())
+
+    # Heads
+
+    def do_start(self, where):
+        options = self.one.options
+        if where == "here":
+            self.one.options = ()
+        self.head = self.one.start()
+        self.heads.append(self.head)
+        self.one.options = options
+
+    def do_hears(self, words):
+        """Until the head has said it."""
+        self.one.wait_for_words(self.head, words)
+
+    def do_says(self, words):
+        assert words in self.one.said(self.head)
+
+    def do_waits(self, _):
+        assert self.head.poll() is None, self.one.said(self.head)
+
+    def do_finishes(self, _):
+        """All heads end well, every step was trained, and none again that a checkpoint had."""
+        while self.heads:
+            self.one.finish(self.heads.pop())
+
+    def do_fails(self, words):
+        """The head ends with these words."""
+        self.heads.remove(self.head)
+        said = self.one.ended(self.head)
+        assert self.head.returncode == 1 and words in said and "Traceback" not in said, said
+
+    def do_kill(self, what):
+        """The head, perhaps `with its submission`; or the `node` of the run's job, or the `job` on this machine."""
+        if what == "node":
+            return self.one.cluster.kill_node(self.one.jobs()[0]["nodes"])
+        if what == "job":
+            for process in self.one.processes():
+                if "submitit" in " ".join(process.info["cmdline"]):
+                    process.kill()
+            return
+        self.heads.remove(self.head)
+        kill_with_its_submission(self.head) if what else self.head.kill()
+        self.head.wait()
+
+    def do_interrupt(self, _):
+        os.killpg(self.head.pid, signal.SIGINT)
+
+    # The trainer and its lives
+
+    def do_step(self, number):
+        self.one.wait_for_step(int(number))
+
+    def do_more(self, number):
+        """It goes on training."""
+        self.one.wait_for_step(self.one.steps_done() + int(number))
+
+    def do_life(self, number):
+        """Until the attempt of this number trains."""
+        self.one.wait(lambda: self.one.journal() and self.one.journal()[-1][0] == int(number))
+
+    def do_attempt(self, number):
+        self.one.wait(lambda: len(self.one.attempts()) == int(number))
+
+    def do_logs(self, words):
+        """Until the newest attempt's trainer has written it."""
+        self.one.wait(lambda: any(words in log.read_text() for log in self._newest("log")))
+
+    def do_ends(self, how):
+        """Until the newest attempt has ended: its kind, cause or exit code. `well`: the head, whatever was trained."""
+        if how == "well":
+            self.heads.remove(self.head)
+            said = self.one.ended(self.head)
+            assert self.head.returncode == 0, said
+            return
+        end = self.one.wait(lambda: self.one.attempts() and self.one.attempts()[-1])
+        assert how in (end["kind"], end.get("cause"), str(end.get("code"))), end
+
+    def do_go(self, _):
+        self.one.go()
+
+    def do_signal(self, name):
+        """As somebody who looks, or slurmd, sends it to the job's own process."""
+        for process in self.one.processes():
+            if "workflow.job.begin" in process.info["cmdline"] and process.name() != "srun":
+                process.send_signal(signal.Signals[f"SIG{name}"])
+
+    def _newest(self, name):
+        folders = sorted((self.one.run / "attempts").glob("*"), key=lambda folder: int(folder.name))
+        return [file for folder in folders[-1:] if (file := folder / name).is_file()]
+
+    # Slurm
+
+    def do_slurm(self, command):
+        self.one.cluster.run(*shlex.split(command))
+
+    def do_preempt(self, _):
+        preempt(self.one)
+
+    def do_release(self, _):
+        self.one.release()
+
+    def do_others(self, command):
+        """Somebody else's job has all GPUs."""
+        self.one.cluster.run("sbatch", "-p", "h100", "-N2", "--gres=gpu:h100:8", f"--wrap={command}")
+        self.one.wait(lambda: any(job["state"] == "RUNNING" for job in self.one.cluster.jobs()))
+
+    def do_down(self, daemon):
+        self.one.cluster.stop_daemon(daemon)
+
+    def do_up(self, daemon):
+        self.one.cluster.start_daemon(daemon)
+
+    def do_lose(self, _):
+        lose_the_node(self.one)
+
+    def do_forget(self, _):
+        """A new slurmctld knows of no job, and the nodes lose their power meanwhile."""
+        self.one.cluster.stop_daemon("slurmctld")
+        for file in (self.one.cluster.folder / "state").glob("job_state*"):
+            file.unlink()
+        for node in ("gpu1", "gpu2"):
+            self.one.cluster.kill_node(node)
+        for daemon in ("slurmctld", "gpu1", "gpu2"):
+            self.one.cluster.start_daemon(daemon)
+
+    def do_fake(self, script):
+        """A command of Slurm does something else; $real is the true one."""
+        command, script = script.split(None, 1)
+        self.one.head_env |= fake(self.folder, command, script)
+
+    def do_true(self, _):
+        """All commands are the true ones again."""
+        self.one.head_env |= {"PATH": os.environ["PATH"]}
+
+    def do_queued(self, number):
+        self.one.wait(lambda: [job["state"] for job in self.one.jobs()] == ["PENDING"] * int(number))
+
+    def do_looks(self, times):
+        self.one.looks(int(times))
+
+    # Files
+
+    def do_file(self, pattern):
+        """Until there is one."""
+        self.one.wait(lambda: [*Path("/").glob(pattern[1:])])
+
+    def do_no(self, what):
+        """`no file NAME`: it is not there; `no faults`: what is started from now on reads its files as they are."""
+        if what == "faults":
+            for name in ("LD_PRELOAD", "RB_FAULT_FILE", "RB_CLOCK_S"):
+                self.one.head_env.pop(name, None)
+        else:
+            assert not Path(what.partition(" ")[2]).exists()
+
+    def do_reads(self, words):
+        """A file has these words."""
+        file, words = words.split(None, 1)
+        assert words in Path(file).read_text()
+
+    def do_touch(self, file):
+        Path(file).touch()
+
+    def do_remove(self, pattern):
+        for file in Path("/").glob(pattern[1:]):
+            file.unlink()
+
+    def do_lock(self, file):
+        Path(file).parent.mkdir(parents=True)
+        self.held.enter_context(try_lock(Path(file)))
+
+    def do_faults(self, _):
+        """What is started from now on can be refused its files."""
+        self.one.head_env |= {"LD_PRELOAD": str(self.faults), "RB_FAULT_FILE": str(self.folder / "faults")}
+
+    def do_refuse(self, faults):
+        """These files are refused (faults.c); without a word none is any more."""
+        if faults:
+            (self.folder / "faults").write_text(f"{faults}\n")
+        else:
+            (self.folder / "faults").unlink()
+
+    def do_holds(self, value):
+        """A value in a JSON file."""
+        wanted, file, key = value.split()
+        assert str(json.loads(Path(file).read_text())[key]) == wanted
+
+    # What becomes of it
+
+    def do_attempts(self, number):
+        assert len(self.one.attempts()) == int(number), self.one.attempts()
+
+    def do_steps(self, number):
+        assert len(self.one.journal()) == int(number), self.one.journal()
+
+    def do_jobs(self, number):
+        """How often a job was submitted."""
+        assert self.one.submitted() == int(number)
+
+    def do_other(self, _):
+        """The second attempt ran on another node than the first."""
+        first, second = (self.one.read("attempts", number, "attempt.json")["slurm"]["nodes"] for number in "12")
+        assert first != second
+
+    def do_prints(self, words):
+        """Until a job itself has said it."""
+        self.one.wait(lambda: words in self.one.output())
+
+    def do_recorded(self, _):
+        self.one.wait(lambda: self.one.read("order.json")["job_ids"])
+
+    def do_without(self, _):
+        """No job is noted in the order."""
+        assert self.one.read("order.json")["job_ids"] == []
+
+    def do_ended(self, what):
+        """No process of the run is left, nor of a trainer's daemon."""
+        self.one.wait(lambda: not self.one.processes())
+        self.one.wait(lambda: not what or not processes_with(f"left-{self.one.folder.name}"))
+
+    def do_gone(self, _):
+        """Nor a job."""
+        self.one.wait(lambda: not self.one.jobs())
+        self.do_ended("")
+
+    # Commands
+
+    def do_cancel(self, words):
+        run, _, said = words.partition(": ")
+        assert said in cancel(self.one, *[run] * (run != "all"))
+
+    def do_cancelled(self, by):
+        end = {"kind": "cancelled", "by": by.split()[-1], "order": self.one.read("order.json")["start"]}
+        (self.one.run / "end.json").write_text(json.dumps(end))
+
+    def do_status(self, words):
+        """One of these."""
+        said = status(self.one)
+        assert any(word in said for word in words.split("|")), said
