@@ -13,8 +13,9 @@ from workflow.config.entry import require_sources
 from workflow.config.plan import load_plan
 from workflow.preflight import write_preflight
 
+from .analysis.sources.other_logs import OWN_TREE as NEMO
+from .analysis.sources.other_logs import OWN_TREE_HEAD as HEAD
 from .analysis.sources.other_logs import nemo_block
-from .analysis.sources.test_own_tree import HEAD, NEMO
 from .importing import ROOT
 
 VERL = "step:{} - timing_s/gen:12.500 - timing_s/update_actor:4.100 - timing_s/step:18.200 - {}\n"

@@ -16,13 +16,16 @@ import pandas as pd
 import pytest
 import yaml
 
+from tests.answers.reads import logs_in, put, wrong_in_log
 from tests.planted import in_text
 from trainers.registry import trainers
 from workflow.cli import main
 
 HERE = Path(__file__).parent
-ASKED = {"about", "from", "worked_out", "command", "right"}
-MORE = {"licence", "wrong"}
+ASKED = {"about", "from", "worked_out"}
+COMPARED, READ = {"command", "right"}, {"reads"}
+"""The keys of a case that is compared, and of one whose logs are read alone."""
+MORE = {"licence", "wrong", "right"}
 TABLES = "right"
 """The folder of a case with parts of the report's tables, as they must be."""
 KEYS = ("run_id", "arm", "step", "path", "estimate", "quantity", "factors", "baseline")
@@ -74,18 +77,29 @@ class Answer:
         return Answer(verdict, 1 / self.ratio, self.unit, ends, self.caveats)
 
 
-def read_case(file):
+def said_in(file):
     said = yaml.safe_load(file.read_text(encoding="utf-8"))
-    here = file.parent.name
-    assert ASKED <= set(said) <= ASKED | MORE, (
+    here, wanted = file.parent.name, ASKED | (READ if "reads" in said else COMPARED)
+    assert wanted <= set(said) <= wanted | MORE, (
         f"{here}/answer.yaml: keys {sorted(said)}; tests/answers/README.md has them"
     )
     assert said["from"].startswith("made up") or said.get("licence"), f"{here}: no licence of the logs"
+    return said
+
+
+def case_of(folder, said):
     right = {key: tuple(map(str, value)) if isinstance(value, list) else value for key, value in said["right"].items()}
-    return Case(file.parent, said["about"], tuple(said["command"]), Right(**right), said.get("wrong", ""))
+    return Case(folder, said["about"], tuple(said["command"]), Right(**right), said.get("wrong", ""))
 
 
-CASES = [read_case(file) for file in sorted(HERE.glob("*/answer.yaml"))]
+SAID = {file.parent: said_in(file) for file in sorted(HERE.glob("*/answer.yaml"))}
+CASES = [case_of(folder, said) for folder, said in SAID.items() if "reads" not in said]
+READS = [
+    pytest.param(folder, name, log, id=f"{folder.name}-{name}")
+    for folder, said in SAID.items()
+    if "reads" in said
+    for name, log in logs_in(said).items()
+]
 WITH_TABLES = [case for case in CASES if (case.folder / TABLES).is_dir()]
 
 
@@ -118,18 +132,26 @@ def texts(found):
 
 
 @functools.cache
-def logs_of(case, parent):
-    return shutil.copytree(case.folder, parent / case.folder.name)
+def logs_of(folder, parent):
+    """A copy of a case's folder with all its logs. Its name has a space, as people's folders have."""
+    logs = shutil.copytree(folder, parent / f"{folder.name} of mine")
+    for name, log in logs_in(SAID[folder]).items():
+        put(logs, name, log)
+    return logs
 
 
 @pytest.fixture(scope="module")
-def answered(tmp_path_factory):
+def parent(tmp_path_factory):
+    return tmp_path_factory.mktemp("answers")
+
+
+@pytest.fixture(scope="module")
+def answered(parent):
     """The answer of a case, or to other words of it."""
-    parent = tmp_path_factory.mktemp("answers")
 
     @functools.cache
     def answer(case, words=()):
-        return ask(case, [*(words or case.command), "--verdict-only"], logs_of(case, parent))
+        return ask(case, [*(words or case.command), "--verdict-only"], logs_of(case.folder, parent))
 
     return answer
 
@@ -181,9 +203,15 @@ def test_the_sequence_of_files_and_of_arms_changes_nothing_but_the_sign(answered
     assert first.interval is None or other.interval == pytest.approx(first.interval, rel=1e-9)
 
 
+@pytest.mark.parametrize(("case", "name", "log"), READS)
+def test_a_log_is_read_rightly(case, name, log, parent):
+    found = wrong_in_log(logs_of(case, parent), name, log)
+    assert not found, f"{SAID[case]['about']}\n" + "\n".join(found)
+
+
 @pytest.mark.parametrize("case", WITH_TABLES, ids=lambda case: case.folder.name)
-def test_the_numbers_of_the_tables_are_right(case, tmp_path):
-    folder = logs_of(case, tmp_path)
+def test_the_numbers_of_the_tables_are_right(case, parent):
+    folder = logs_of(case.folder, parent)
     ask(case, [*case.command, "--report", "report"], folder)
     for file in sorted((case.folder / TABLES).glob("*.csv")):
         right = pd.read_csv(file, dtype=str, keep_default_na=False)

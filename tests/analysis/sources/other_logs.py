@@ -1,6 +1,4 @@
-"""Steps as NeMo-RL, OpenRLHF, SkyRL and slime print them, with figures of public runs where there are any."""
-
-import pprint
+"""Steps as NeMo-RL, OpenRLHF and slime print them, with figures of public runs where there are any."""
 
 # The block of NeMo-RL that a public guide to it on Google Kubernetes Engine shows (8 H100, Qwen2.5-1.5B, GSM8K).
 NEMO = """
@@ -76,6 +74,20 @@ OPENRLHF = {
     "timing/step_total": 54.0,
 }
 
+# NeMo-RL's own names; `prepare_for_generation/transfer_and_update_weights` has a slash.
+OWN_TREE = """step,phase,parent,category,seconds
+1,total_step_time,,,20.0
+1,generation,total_step_time,generation,12.0
+1,refit/weights,total_step_time,weight sync,2.5
+1,policy_training,total_step_time,loss+backward,4.0
+1,backward,policy_training,loss+backward,3.0
+1,mean_gen_tokens,-,,812.25
+2,total_step_time,,,21.0
+2,generation,total_step_time,generation,13.0
+2,policy_training,total_step_time,loss+backward,4.5
+"""
+OWN_TREE_HEAD = "step,phase,parent,seconds\n"
+
 
 def nemo_block(step, of=100, block=NEMO):
     """One step of NeMo-RL's console."""
@@ -97,34 +109,3 @@ def slime_lines(rollout, rollout_s=330.5):
         f"(MegatronTrainRayActor pid=39) {stamp} model.py:660 - step {rollout}: {{'train/loss': 0.1}}\n"
         f"(MegatronTrainRayActor pid=39) {stamp} train_metric_utils.py:44 - perf {rollout}: {SLIME}\n"
     )
-
-
-def skyrl_block(step):
-    """One step as SkyRL's tracker `console` prints it: texts with four decimals, over several lines."""
-    numbers = {"generate": 131.71, "policy_train": 2.5, "step": 142.27, "sync_weights": 5.87}
-    told = {"reward/avg_raw_reward": "0.2174", "trainer/global_step": step}
-    told |= {f"timing/{name}": f"{value:.4f}" for name, value in numbers.items()}
-    told["timing/train_critic_and_policy"] = "2.7500"
-    actor = "(skyrl_entrypoint pid=8455) "
-    stamp = "2026-03-26 15:07:10.550 | INFO     | skyrl.train.utils.tracking:log:115 - "
-    lines = [f"{stamp}Step {step}: ", *pprint.pformat(told).splitlines()]
-    return "".join(f"{actor}{line}\n" for line in lines)
-
-
-def skyrl_timer(name, seconds=None):
-    """A line of SkyRL's timers: a start, or an end with its seconds."""
-    what = f"Started: '{name}'" if seconds is None else f"Finished: '{name}', time cost: {seconds:.2f}s"
-    return f"(skyrl_entrypoint pid=8455) 2026-03-26 15:07:10.550 | INFO     | skyrl.train.trainer:train:227 - {what}\n"
-
-
-def skyrl_timers(thrown_away=0):
-    """One step of SkyRL's timers, with the figures of its README on CodeContests (8 H100, Qwen3-8B)."""
-    text = ""
-    for _ in range(thrown_away):
-        text += (
-            skyrl_timer("step") + skyrl_timer("generate") + skyrl_timer("generate", 50.0) + skyrl_timer("step", 50.5)
-        )
-    text += skyrl_timer("step") + skyrl_timer("generate") + skyrl_timer("generate", 131.71)
-    text += skyrl_timer("train_critic_and_policy") + skyrl_timer("policy_train") + skyrl_timer("policy_train", 2.5)
-    text += skyrl_timer("train_critic_and_policy", 2.75) + skyrl_timer("sync_weights")
-    return text + skyrl_timer("sync_weights", 5.87) + skyrl_timer("step", 142.27)

@@ -1,7 +1,6 @@
 """Offline folders of real runs of wandb: attempts, several runs, what wandb knows besides, calls of timers."""
 
 import json
-import math
 import os
 import sys
 import time
@@ -11,7 +10,7 @@ import pytest
 from analysis.imports.one_run import configurations
 from analysis.sources.wandb_facts import git_in, hardware_in
 from analysis.sources.wandb_files import read_wandb_offline_folder, records
-from analysis.sources.wandb_rows import History, steps_of, steps_of_lives
+from analysis.sources.wandb_rows import History, steps_of_lives
 from common.errors import UserError
 from common.redaction import HIDDEN
 from tests.patience import run
@@ -65,18 +64,6 @@ def folder(tmp_path_factory):
         env = os.environ | {"WANDB_MODE": "offline", "WANDB_DIR": str(root / name), "WANDB_SILENT": "true"}
         assert run([sys.executable, "-c", code, f"{root}/{name}.json"], 60, env=env, cwd=root).returncode == 0
     return root
-
-
-@pytest.mark.full("many damaged files")
-def test_calls_of_a_timer_are_summed_over_their_step_and_an_evaluations_are_not(folder):
-    read = read_wandb_offline_folder(folder / "one").read
-    assert list(read.records) == [1, 2, 3, 4, 5]
-    scalars = read.records[2].scalars
-    assert scalars[TIMER + "_get_per_token_logps_and_entropies"] == 0.25 + 0.5 + 1.0, (
-        "two of old and ref, one of policy"
-    )
-    assert scalars[TIMER + "vLLM.generate"] == 2.0 and scalars["train/step_time"] == 3.875
-    assert read.records[1].scalars[TIMER + "vLLM.generate"] == 2.0, "without the evaluation before training"
 
 
 def test_the_later_attempt_counts_and_what_a_killed_one_had_begun_does_not(folder):
@@ -133,16 +120,6 @@ def rows_of(listed, tmp_path):
     return ((tmp_path / "run.wandb", number, row) for number, row in enumerate(listed, start=1))
 
 
-def test_rows_logged_every_ten_steps_are_means(tmp_path):
-    listed = [{TIMER + "vLLM.generate": 1.0}] * 10 + [{"train/step_time": 1.5, "train/global_step": 10}]
-    listed += [{TIMER + "vLLM.generate": 2.0}] * 10 + [{"train/step_time": 2.5, "train/global_step": 20}]
-    read = steps_of(rows_of(listed, tmp_path), "log")
-    assert {s: r.scalars[TIMER + "vLLM.generate"] for s, r in read.records.items()} == {10: 1.0, 20: 2.0}
-    (verdict,) = read.verdicts
-    assert verdict.code == "logging-window" and "every 10 steps" in verdict.text
-    assert {r.scalars["steps_logged"] for r in read.records.values()} == {10.0}
-
-
 GENERATE = TIMER + "vLLM.generate"
 
 
@@ -156,51 +133,6 @@ def logged(step, **more):
 
 def codes(read):
     return [verdict.code for verdict in read.verdicts]
-
-
-@pytest.mark.parametrize("before", [{}, {"train/global_step": 0}])
-def test_what_a_users_code_logs_within_a_step_takes_no_calls(tmp_path, before):
-    """wandb fills in the step before; the row is of the next."""
-    listed = []
-    for step in (1, 2, 3):
-        own = before and {"train/global_step": step - 1}
-        users = [{"my_reward/format": 0.5, **own}, call(5.0) | own, {"eval/my_benchmark": 0.4 + step, **own}]
-        listed += [call(), *users, logged(step)]
-    read = steps_of(rows_of(listed, tmp_path), "log")
-    assert [r.scalars[GENERATE] for r in read.records.values()] == [15.0] * 3 and not read.verdicts
-    assert [r.scalars["train/step_time"] for r in read.records.values()] == [14.0] * 3
-    assert read.records[1].scalars.get("my_reward/format") == (0.5 if before else None)
-    assert read.records[1].scalars.get("eval/my_benchmark") == (2.4 if before else None)
-
-
-def test_an_evaluation_among_the_steps_of_a_row(tmp_path):
-    """Whose calls are thrown away with the evaluation's is not said: those after it are of the steps since then."""
-    listed = []
-    for step in range(1, 31):
-        listed += [call()] + [logged(step)] * (step % 10 == 0) + evaluation(step) * (step % 5 == 0)
-    read = steps_of(rows_of(listed, tmp_path), "log")
-    assert {s: r.scalars[GENERATE] for s, r in read.records.items()} == {10: 10.0, 20: 10.0, 30: 10.0}
-    assert {r.scalars["steps_logged"] for r in read.records.values()} == {10.0}
-    assert codes(read) == ["logging-window", "evaluation-in-window"] and "of 5 of 10" in read.verdicts[1].text
-
-
-@pytest.mark.parametrize("at", [2, 3])
-def test_calls_that_an_evaluation_leaves_of_nobody_knows_how_many_steps(tmp_path, at):
-    listed = [call(), logged(1), call(), *evaluation(at), call(3.0), logged(2), call(), logged(3)]
-    read = steps_of(rows_of(listed, tmp_path), "log")
-    found = [read.records[s].scalars[GENERATE] for s in (1, 2, 3)]
-    assert found[::2] == [10.0, 10.0] and math.isnan(found[1]), "not 0 s of that step, which then does not count"
-    assert codes(read) == ["calls-left-out"] and "1 step (2)" in read.verdicts[0].text
-
-
-def test_a_single_row_does_not_tell_of_how_many_steps_its_calls_are(tmp_path):
-    read = steps_of(rows_of([call(), call(), logged(31)], tmp_path), "log")
-    assert GENERATE not in read.records[31].scalars and "steps_logged" not in read.records[31].scalars
-    assert codes(read) == ["calls-left-out"]
-    first = steps_of(rows_of([call(), call(), logged(1)], tmp_path), "log")
-    assert first.records[1].scalars[GENERATE] == 20.0 and not first.verdicts
-    evaluated = steps_of(rows_of([*evaluation(30), call(), call(), logged(32)], tmp_path), "log")
-    assert evaluated.records[32].scalars[GENERATE] == 10.0
 
 
 @pytest.mark.parametrize(("every", "last"), [(1, 31), (10, 40)])
@@ -224,61 +156,15 @@ def test_an_attempt_that_began_anew_leaves_out_those_before(tmp_path):
     assert codes(found) == ["began-anew"] and "10 steps (1 to 10)" in found.verdicts[0].text and not found.repeated
 
 
-def test_ms_swifts_calls_in_rows_of_several_steps_are_the_last_steps(tmp_path):
-    key = TIMER + "generate"
-    listed = [logged(step, **{key: 5.0, TIMER + "compute_loss": 1.0}) for step in (1, 5, 10, 15)]
-    read = steps_of(rows_of(listed, tmp_path), "swift")
-    for record in read.records.values():
-        assert key not in record.scalars and record.scalars["last_call_s/generate"] == 5.0
-        assert record.scalars["last_call_s/compute_loss"] == 1.0 and record.scalars["train/step_time"] == 14.0
-    assert codes(read) == ["logging-window", "last-calls-only"]
-    alone = steps_of(rows_of(listed[1:2], tmp_path), "swift")
-    assert key not in alone.records[5].scalars and codes(alone) == ["last-calls-only"]
+def test_counters_of_attempts_that_went_on_are_compared_too(tmp_path):
+    def row(step, tokens, runtime, loss):
+        return {"train/step_time": 3.0, "train/loss": loss, "train/num_tokens": tokens, "_runtime": runtime}
 
-
-def test_rows_without_calls_are_means_too_and_verls_never(tmp_path):
-    swift = [{"train/step_time": 1.5, "train/global_step": step} for step in (5, 10, 15)]
-    read = steps_of(rows_of(swift, tmp_path), "log")
-    assert [r.scalars["steps_logged"] for r in read.records.values()] == [5, 5, 5]
-    assert [v.code for v in read.verdicts] == ["logging-window"]
-    verl = [{"training/global_step": step, "timing_s/step": 3.0} for step in (5, 10, 15)]
-    read = steps_of(rows_of(verl, tmp_path), "log")
-    assert not read.verdicts and not any("steps_logged" in r.scalars for r in read.records.values())
-
-
-def test_a_run_that_went_on_from_a_checkpoint_is_no_window(tmp_path):
-    read = steps_of(rows_of(flat([trl_step(s) for s in (501, 502)]), tmp_path), "log")
-    assert read.records[501].scalars[TIMER + "vLLM.generate"] == 2.0 and not read.verdicts
-
-
-def test_a_restart_within_one_history(tmp_path):
-    listed = flat([trl_step(s) for s in (1, 2, 3)]) + flat([trl_step(s, generate=5.0) for s in (2, 3, 4)])
-    read = steps_of(rows_of(listed, tmp_path), "me/p/a")
-    assert {s: r.scalars[TIMER + "vLLM.generate"] for s, r in read.records.items()} == {1: 2, 2: 5, 3: 5, 4: 5}
-    assert [s for s, r in read.records.items() if r.resumed] == [2]
-    (verdict,) = read.verdicts
-    assert verdict.code == "duplicate-step" and "trained 2 steps (2 to 3) once more" in verdict.text
-
-
-def test_ms_swifts_calls_are_in_the_row_itself(tmp_path):
-    key = "profiling/Time taken: GRPOTrainer.generate"
-    listed = [
-        {key: 2.0, "train/loss": 0.5, "train/global_step": 1},
-        {key: 100.0, "eval/reward": 0.5, "eval/runtime": 101.0, "train/global_step": 1},
-        {key: 3.0, "train/loss": 0.5, "train/global_step": 2},
-    ]
-    read = steps_of(rows_of(listed, tmp_path), "swift")
-    assert {s: r.scalars[key] for s, r in read.records.items()} == {1: 2.0, 2: 3.0} and not read.verdicts
-
-
-def test_verls_rows_by_its_own_counter_or_wandbs(tmp_path):
-    listed = [
-        {"_step": 0, "val-core/acc": 0.1},
-        {"_step": 1, "training/global_step": 1, "timing_s/step": 3.0},
-        {"_step": 2, "timing_s/step": 4.0, "actor/lr": "NaN"},
-    ]
-    read = steps_of(rows_of(listed, tmp_path), "verl")
-    assert {s: r.scalars["timing_s/step"] for s, r in read.records.items()} == {1: 3.0, 2: 4.0}
+    first = [row(s, 100.0 * s, 3.0 * s, 0.5) | {"train/global_step": s} for s in (1, 2, 3)]
+    for begins, tokens, expected in ((4, 400.0, []), (4, 50.0, ["counter-fell"]), (3, 300.0, ["duplicate-step"])):
+        second = [row(begins, tokens, 3.0, 0.4) | {"train/global_step": begins}]
+        found = steps_of_lives([History(rows_of(rows, tmp_path)) for rows in (first, second)], "run")
+        assert [v.code for v in found.verdicts] == expected and found.records[begins].resumed
 
 
 def test_metadata_of_a_gpu_node():
