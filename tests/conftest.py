@@ -202,7 +202,8 @@ def warm_verl():
 
         @functools.cache
         def python(version):
-            made = WarmPython(build_verl(version), environment, {})
+            # Ray reads this one when it is imported.
+            made = WarmPython(build_verl(version), environment, {"RAY_AUTH_MODE": "token"})
             closing.callback(made.close)
             return made
 

@@ -1,4 +1,4 @@
-"""Composes many cases in a Python with verl: `python composing.py VERSION CASES OUT`, with the root on the path.
+"""Composes many cases in a Python with verl: `python -m tests.trainers.composing VERSION CASES OUT`.
 
 CASES is JSON: name -> list of overrides. OUT gets name -> {"config", "error"}: what was composed, and what is refused
 by us or by verl's own validation (or null). What refers to what is told as verl's files say it.
@@ -10,9 +10,6 @@ import sys
 from pathlib import Path
 
 import yaml
-
-# This file's folder has a `verl` and a `trl` of its own, which are no stack's.
-sys.path.remove(str(Path(__file__).parent))
 
 from common.dotted import flatten
 from common.errors import UserError

@@ -114,19 +114,18 @@ def bad(version):
 
 
 @pytest.fixture(scope="session")
-def composed(tmp_path_factory):
+def composed(warm_verl, tmp_path_factory):
     """By version: every case, composed and validated in a Python with that verl."""
-    return functools.cache(functools.partial(_composed, tmp_path_factory.mktemp("composed")))
+    folder = tmp_path_factory.mktemp("composed")
 
+    @functools.cache
+    def of(version):
+        cases = good(version) | {name: case[0] for name, case in bad(version).items()}
+        values = (override(f"+values.v{index}", value) for index, value in enumerate(VALUES))
+        cases["values"] = [*overrides(version), *values]
+        return composed_by(version, cases, folder, warm_verl(version))
 
-def _composed(folder, version):
-    cases = good(version) | {name: case[0] for name, case in bad(version).items()}
-    assert not good(version).keys() & bad(version).keys()
-    cases["values"] = [
-        *overrides(version),
-        *(override(f"+values.v{index}", value) for index, value in enumerate(VALUES)),
-    ]
-    return composed_by(version, cases, folder)
+    return of
 
 
 # Everything that Hydra's grammar or YAML could mistake for something else.

@@ -44,15 +44,15 @@ def check_samples(folder, steps):
 def test_rewards_come_by_way_of_the_queue_and_lost_completions_are_told(verl_python, warm_verl, tmp_path, monkeypatch):
     monkeypatch.setattr(attempts, "STAND_IN", Path(__file__).with_name("standin_v1"))
     monkeypatch.setitem(attempts.OPTIONS, "0.9.1", ONE_OF_EACH)
-    bench = attempts.Bench("0.9.1", verl_python("0.9.1"), tmp_path)
-    bench.make_inputs(warm_verl("0.9.1"))
+    bench = attempts.Bench("0.9.1", verl_python("0.9.1"), warm_verl("0.9.1"), tmp_path)
+    bench.make_inputs()
     (tmp_path / "fail-once").touch()
     with attempts.ray_of(bench):
         folder = bench.order("loop", 1, steps=2, gpus_per_node=1, beta=0.04, samples=3, test_steps=1)
-        assert bench.finish(folder) == 0, attempts.log_of(folder)
+        assert bench.finish(folder) == 0, bench.log(folder)
     first, second = attempts.lines_of(folder)
     assert (len(first["samples"]["response_length"]), first["scalars"]["missing_completions"]) == (7, 1)
-    assert "step 1 lacks 1 completions" in attempts.log_of(folder)
+    assert "step 1 lacks 1 completions" in bench.log(folder)
     assert len(second["samples"]["response_length"]) == 8
     assert "missing_completions" not in second["scalars"]
     check_samples(folder, [0, 1, 2])

@@ -3,7 +3,6 @@
 import json
 import os
 import signal
-import subprocess
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -44,13 +43,13 @@ LEAST_CPUS = {"0.4.1": 1 + 2, "0.9.1": 1 + 1 + 3 * 2}
 
 
 class Bench:
-    """One version's Python, inputs and Ray cluster, in a folder of its own."""
+    """One version's Pythons, inputs and Ray cluster, in a folder of its own; attempts are forks of the `warm` one."""
 
-    def __init__(self, version, python, folder):
-        self.version, self.python, self.folder = version, python, folder
+    def __init__(self, version, python, warm, folder):
+        self.version, self.python, self.warm, self.folder = version, python, warm, folder
         self.inputs = folder / "inputs" / "inputs.json"
         self.ray = {}
-        self.started = 0
+        self.jobs = {}
 
     def environment(self):
         kept = {name: value for name, value in os.environ.items() if not name.startswith(("WANDB", "RAY"))}
@@ -65,7 +64,7 @@ class Bench:
             "WANDB_API_KEY": "s3cret" * 7,
         }
 
-    def make_inputs(self, python):
+    def make_inputs(self):
         request = {
             "data": {**Workload.model_validate(WORKLOAD).data.model_dump(), "rows": 32},
             "model": {"source": "builtin:tiny-qwen2", "revision": None, "seed": 0},
@@ -74,7 +73,7 @@ class Bench:
         }
         (self.folder / "request.json").write_text(json.dumps(request))
         request_file = self.folder / "request.json"
-        done = python.run("-m", "node.inputs", "--request", request_file, "--out", self.inputs.parent)
+        done = self.warm.run("-m", "node.inputs", "--request", request_file, "--out", self.inputs.parent)
         assert done.returncode == 0, done.stderr
 
     def order(self, run_id, number, **words):
@@ -104,14 +103,13 @@ class Bench:
         return folder
 
     def start(self, folder):
-        with (folder / "log").open("ab") as log:
-            return subprocess.Popen(
-                [str(self.python), "-m", "trainers.verl.driver.train", str(folder / "attempt.json")],
-                cwd=ROOT,
-                env={**self.environment(), **self.ray},
-                stdout=log,
-                stderr=log,
-            )
+        program = ("-m", "trainers.verl.driver.train", folder / "attempt.json")
+        self.jobs[folder] = self.warm.start(*program, env={**self.environment(), **self.ray}, joined=True)
+        return self.jobs[folder]
+
+    def log(self, folder):
+        """What an attempt that has ended printed."""
+        return self.jobs[folder].communicate()[0]
 
     def finish(self, folder):
         return ended(self.start(folder))
@@ -136,8 +134,8 @@ def ray_of(bench):
 
 @pytest.fixture(scope="module", params=RELEASES)
 def bench(request, verl_python, warm_verl, tmp_path_factory):
-    made = Bench(request.param, verl_python(request.param), tmp_path_factory.mktemp("verl"))
-    made.make_inputs(warm_verl(request.param))
+    made = Bench(request.param, verl_python(request.param), warm_verl(request.param), tmp_path_factory.mktemp("verl"))
+    made.make_inputs()
     with ray_of(made):
         yield made
 
@@ -149,15 +147,11 @@ def wait_for(found, job):
 
 def ended(job):
     wait_for(lambda: False, job)
-    return job.wait()
+    return job.returncode
 
 
 def lines_of(folder):
     return read_lines(folder / "metrics.jsonl")
-
-
-def log_of(folder):
-    return (folder / "log").read_text()
 
 
 def sampled(bench, test_steps):
@@ -169,13 +163,14 @@ def test_a_run_in_two_lives(bench):
     first = bench.order("two-lives", 1, steps=200, **sampled(bench, 200))
     job = bench.start(first)
     wait_for(lambda: len(lines_of(first)) >= 2, job)
-    job.send_signal(signal.SIGUSR1)
-    job.send_signal(signal.SIGTERM)
-    assert ended(job) == 75, log_of(first)
+    assert job.poll() is None, bench.log(first)
+    os.kill(job.pid, signal.SIGUSR1)
+    os.kill(job.pid, signal.SIGTERM)
+    assert ended(job) == 75, bench.log(first)
     before = lines_of(first)
     last = before[-1]["step"]
     assert [line["step"] for line in before] == list(range(1, last + 1))
-    assert f"stopped: after step {last} of 200, with a checkpoint" in log_of(first)
+    assert f"stopped: after step {last} of 200, with a checkpoint" in bench.log(first)
     checkpoints = bench.folder / "runs" / "two-lives" / "checkpoints"
     assert (checkpoints / "latest_checkpointed_iteration.txt").read_text() == str(last)
     assert not (first / "done.json").exists()
@@ -195,11 +190,11 @@ def test_a_run_in_two_lives(bench):
     tracker.kill()
     wait_for(lambda: patience.has_ended(tracker), job)
     (second / "hold").unlink()
-    assert ended(job) == 0, log_of(second)
+    assert ended(job) == 0, bench.log(second)
     after = lines_of(second)
     assert [line["step"] for line in after] == list(range(last + 1, last + 5))
     assert [line["resumed"] for line in before + after] == [False] * last + [True] + [False] * 3
-    assert "wandb has ended" in log_of(second)
+    assert "wandb has ended" in bench.log(second)
     done = json.loads((second / "done.json").read_text())
     assert (done["first_step"], done["last_step"], done["steps"]) == (last + 1, last + 4, 4)
     assert done["versions"]["verl"] == bench.version
@@ -231,18 +226,24 @@ def test_a_run_in_two_lives(bench):
         assert -1.0 <= line["scalars"]["critic/score/min"] <= line["scalars"]["critic/score/max"] <= 0.5
     for path in (bench.folder / "runs").rglob("*"):
         assert not path.is_file() or b"s3cret" not in path.read_bytes(), path
+    assert "s3cret" not in bench.log(first) + bench.log(second)
     (row, *_) = [row for row in history_of(first) if "timing_s/step" in row]
     assert row["timing_s/step"] == before[0]["scalars"]["timing_s/step"]
 
-    # Nothing is left to do for a third, but to remove what verl itself leaves: of older checkpoints half of the folder.
+
+@pytest.mark.full("verl's own way to forget checkpoints")
+@pytest.mark.parametrize("bench", ["0.4.1"], indirect=True)
+def test_a_run_that_is_done_removes_what_verl_leaves(bench):
+    """Of older checkpoints verl leaves half of the folder."""
+    assert bench.finish(bench.order("done", 1, steps=4, save_steps=1)) == 0
+    checkpoints = bench.folder / "runs" / "done" / "checkpoints"
     assert len(list(checkpoints.iterdir())) > 3
-    third = bench.order("two-lives", 3, steps=last + 4)
-    assert bench.finish(third) == 0, log_of(third)
-    done = json.loads((third / "done.json").read_text())
-    assert (done["first_step"], done["last_step"], done["steps"]) == (last + 5, last + 4, 0)
+    second = bench.order("done", 2, steps=4)
+    assert bench.finish(second) == 0, bench.log(second)
+    done = json.loads((second / "done.json").read_text())
+    assert (done["first_step"], done["last_step"], done["steps"]) == (None, 4, 0)
     assert sorted(path.name for path in checkpoints.iterdir()) == [
-        *(f"global_step_{step}" for step in (last + 3, last + 4)),
-        "latest_checkpointed_iteration.txt",
+        *("global_step_3", "global_step_4", "latest_checkpointed_iteration.txt"),
     ]
 
 
@@ -250,8 +251,8 @@ def test_a_run_in_two_lives(bench):
 @pytest.mark.parametrize("bench", ["0.4.1"], indirect=True)
 def test_fewer_cpus_than_the_actors_reserve_are_refused(bench):
     folder = bench.order("few", 1, gpus_per_node=3)
-    assert bench.finish(folder) == 2, log_of(folder)
-    assert "verl reserves 4 CPUs in Ray, and the job's nodes have 3" in log_of(folder).splitlines()[-1]
+    assert bench.finish(folder) == 2, bench.log(folder)
+    assert "verl reserves 4 CPUs in Ray, and the job's nodes have 3" in bench.log(folder).splitlines()[-1]
 
 
 @pytest.mark.full("verl's own code")
@@ -260,8 +261,8 @@ def test_what_fails_in_ray_is_told_in_one_line(bench):
     folder = bench.order("crash", 1)
     (bench.folder / "crash").touch()
     try:
-        assert bench.finish(folder) == 1, log_of(folder)
+        assert bench.finish(folder) == 1, bench.log(folder)
     finally:
         (bench.folder / "crash").unlink()
-    assert log_of(folder).splitlines()[-1] == "error: RuntimeError: verl failed: RuntimeError: made to crash"
-    assert "in generate_sequences" in log_of(folder)  # where it was
+    assert bench.log(folder).splitlines()[-1] == "error: RuntimeError: verl failed: RuntimeError: made to crash"
+    assert "in generate_sequences" in bench.log(folder)  # where it was
