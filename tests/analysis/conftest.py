@@ -29,6 +29,14 @@ def undrawn(request, monkeypatch):
         monkeypatch.setattr("analysis.figures.curves.figures_of", lambda *_: [])
 
 
+@pytest.fixture(scope="module")
+def no_figures():
+    """The same for all reports of a module."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("analysis.figures.curves.figures_of", lambda *_: [])
+        yield
+
+
 @pytest.fixture(scope="session")
 def report(tmp_path_factory):
     """The folder of a report on a sweep (tests/analysis/page_results.py); not to be written to."""

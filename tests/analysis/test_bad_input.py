@@ -3,6 +3,7 @@
 import json
 
 import pytest
+from svg import check_svg
 from test_comparable import gpu_run
 from test_comparison import content, results, row
 
@@ -49,6 +50,8 @@ def test_bad_input_is_named_and_never_in_a_number(tmp_path, monkeypatch, name):
     codes = {v.code for v in found.verdicts}
     assert set(expected) <= codes, codes
     page, text = html_page(found), markdown(found)
+    for figure in found.figures:
+        check_svg(figure)
     for code in expected:
         verdict = next(v for v in found.verdicts if v.code == code)
         assert code in page

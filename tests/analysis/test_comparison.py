@@ -70,40 +70,6 @@ def pair(tmp_path, base, arm, **more):
     return content(results(tmp_path, runs, **more))
 
 
-def test_ratios_by_hand(tmp_path):
-    # Baseline 9 + 11 = 20 s for 200 tokens; arm 4 + 1 = 5 s for 150 tokens.
-    found = pair(tmp_path, [row(1, 8), row(2, 10)], [row(1, 3, 50), row(2, 0, 100)])
-    (only,) = found.tables["comparison"].to_dict("records")
-    assert (only["baseline_step_s"], only["arm_step_s"]) == (10, 2.5)
-    assert (only["baseline_tokens_per_s"], only["arm_tokens_per_s"]) == (10, 30)
-    assert only["tokens_ratio"] == 0.75 and [only["median_speedup"], only["raw_speedup"]] == pytest.approx([4, 4])
-    assert block(found).splitlines() == [
-        "vllm vs transformers: not resolved, one run an arm: 4.00x, 2.50 s against 10.0 s per step.",
-        "Of the difference: generation 100%.",
-        "· 1 run against 1, 2 steps each.",
-        "≠ The settings are not compared: there is no preflight.",
-        "? Speed at equal work is unknown: the number of responses of the baseline and the arm is not known.",
-        "→ A preflight, which compares the settings; at least 1 more run of each arm; "
-        "logs with the number of responses (import.batch_size of the arms) would resolve it.",
-    ]
-    speedups = found.tables["phase_speedups"].set_index("path")
-    assert speedups.loc[GEN, ["baseline_mean_s", "arm_mean_s", "saved_s", "speedup"]].tolist() == [9, 1.5, 7.5, 6]
-    assert speedups.loc["(residual)", ["baseline_mean_s", "arm_mean_s"]].tolist() == [0.75, 0.75]
-
-
-def test_phase_table_by_hand_and_its_own_times_sum_to_the_step(tmp_path):
-    found = pair(tmp_path, [row(1, 8), row(2, 10), row(3, 3)], [row(s, 1) for s in (1, 2, 3)])
-    base = found.tables["phases"][found.tables["phases"]["arm"] == "transformers"].set_index("path")
-    assert base.loc["step", ["mean_s", "median_s", "own_mean_s"]].tolist() == [8, 9, 0.75]
-    assert base.loc["step", "category"] == "residual"
-    assert base.loc[GEN, ["mean_s", "median_s", "own_mean_s", "own_share"]].tolist() == [7, 8, 7, 7 / 8]
-    assert base["own_mean_s"].sum() == pytest.approx(8, abs=1e-12)
-    assert base["own_share"].sum() == pytest.approx(1, abs=1e-12)
-    total = next(row for row in shown_phases(found)[0].rows if row.label == "Sum of own seconds").cells
-    own, shares = total[3:5], total[5:]
-    assert float(own[0].value) == pytest.approx(8, abs=1e-12) and shares[0].text == "100.0 %"
-
-
 def test_a_step_without_a_token_leaves_no_tokens_a_second(tmp_path):
     found = pair(tmp_path, [row(s, 3) for s in (1, 2, 3)], [row(1, 1), row(2, 1, 0), row(3, 1)])
     assert math.isnan(found.tables["comparison"]["arm_tokens_per_s"][0])
@@ -245,9 +211,3 @@ def test_what_others_take_is_a_share_of_the_cpus_of_all_processes(tmp_path):
         runs = [replace(run, done={**run.done, "hardware": hardware}) for run in found.runs]
         said = disturbances(runs, found.tables["steps"], found.plan)
         assert [share in one.what for one in said] == ([True] if share else [])
-
-
-def test_outlying_steps_that_decide_are_said(tmp_path):
-    found = pair(tmp_path, [row(s, 3) for s in (1, 2, 3)], [row(1, 1), row(2, 1), row(3, 99)])
-    text = " ".join(block(found).split())
-    assert "their run's median: vllm's step 3 (50 times). They decide: without them 2.00x per step, not 0.12x." in text

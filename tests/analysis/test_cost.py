@@ -25,18 +25,6 @@ def costs(tmp_path, base, arm, change=lambda wide: wide, **plan):
     return cost_table(change(wide_steps(read, 1)[0]), read, found)
 
 
-def test_by_hand(tmp_path):
-    report = {"price_per_gpu_hour": 2.5, "currency": "EUR", "to_steps": 100}
-    table = costs(tmp_path, gpu_run(), gpu_run(per_node=4, nodes=3), report=report)
-    first, second = table.to_dict("records")
-    assert (first["gpus"], second["gpus"]) == (8, 12) and first["currency"] == "EUR"
-    # Two hours of warm-up, two steps of an hour, and three times 36 s between them.
-    assert first["gpu_hours"] == pytest.approx(8 * 4.03) and first["step_gpu_s"] == 8 * 3600
-    assert first["cost"] == pytest.approx(8 * 4.03 * 2.5)
-    assert first["gpu_hours_to_steps"] == pytest.approx(800) and first["cost_to_steps"] == pytest.approx(2000)
-    assert second["cost_to_steps"] == pytest.approx(3000)
-
-
 def test_no_gpu_no_row(tmp_path):
     assert costs(tmp_path, {}, {}).empty
 
@@ -61,18 +49,6 @@ def test_a_time_of_day_is_no_time_that_was_paid_for(tmp_path, step):
 def test_steps_that_were_done_twice_are_said(tmp_path):
     table = costs(tmp_path, gpu_run(), gpu_run(), lambda wide: wide.assign(overlap=wide["step"] == 2))
     assert table["why"].tolist() == ["the first time of 1 step done again after a restart"] * 2
-
-
-def test_a_row_that_is_a_mean_costs_all_of_its_steps(tmp_path):
-    """Two hours of step 1, and rows 3 and 5 that are an hour in the mean of two steps each."""
-
-    def change(wide):
-        wide["step"] = wide["step"].map({1: 1, 2: 3, 3: 5})
-        return wide.assign(steps_logged=wide["step"].map({1: 1, 3: 2, 5: 2}))
-
-    first, second = costs(tmp_path, gpu_run(), gpu_run(), change).to_dict("records")
-    assert first["gpu_hours"] == second["gpu_hours"] == pytest.approx(8 * (2 + 4 + 5 * 0.01))
-    assert first["step_gpu_s"] == 8 * 3600 and first["why"] == ""
 
 
 def test_the_mean_step_is_weighted_by_the_steps_of_its_rows(tmp_path):

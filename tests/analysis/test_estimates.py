@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from analysis.compared import compared
-from analysis.estimates.comparable import ALL_COMPARABLE, Comparable
-from analysis.estimates.estimate_table import ESTIMATES, estimate_table
+from analysis.estimates.comparable import ALL_COMPARABLE
+from analysis.estimates.estimate_table import estimate_table
 from analysis.planned import PlanRead
 from analysis.quantiles import students_t
 from analysis.ratio import FIT_BIAS, FIT_BIAS_WITH_ALL_LENGTHS, LEAST_STEPS
@@ -53,19 +53,6 @@ def work(seed, steps=30, scale=1.0):
 
 def engine_s(columns, a=5.0, b=0.01, c=1e-4):
     return a + b * columns["max_response_length"] + c * columns["response_tokens"]
-
-
-def test_per_step_is_the_ratio_of_one_number_a_run():
-    """Runs of 8 and 18 s against 3 and 27 s: the geometric means are 12 and 9."""
-    table, _ = found(
-        *(arm_rows(arm, [s] * 3, n) for arm, of in (("a", (8, 18)), ("b", (3, 27))) for n, s in enumerate(of))
-    )
-    row = table.loc["per_step"]
-    assert table.index.tolist() == list(ESTIMATES) and row["value"] == pytest.approx(12 / 9)
-    assert row[["baseline_runs", "arm_runs", "baseline_steps", "arm_steps"]].tolist() == [2, 2, 6, 6]
-    assert table.loc["equal_work", ["verdict", "settle"]].tolist() == [
-        "x", "logs with the number of responses (import.batch_size of the arms)",
-    ]  # fmt: skip
 
 
 def test_the_interval_is_welchs():
@@ -111,16 +98,6 @@ def test_the_fit_compares_over_what_both_cover():
     assert table.loc["equal_work", "value"] == pytest.approx(expected, rel=1e-9)
 
 
-@pytest.mark.parametrize("varies", ["max_response_length", "response_tokens"])
-def test_a_fit_of_one_quantity_compares_over_what_both_cover(varies):
-    """10 + 0.01 x and 4 + 0.008 x over the x from 1020 to 1400 that both have, whose mean is 1210: 22.1 / 13.68."""
-    x = {"a": np.arange(1000.0, 1401.0, 20), "b": np.arange(1020.0, 1421.0, 20)}
-    rest = {"max_response_length": 900.0, "response_tokens": 90_000.0}
-    a = arm_rows("a", 10 + 0.01 * x["a"], **rest | {varies: x["a"]})
-    b = arm_rows("b", 4 + 0.008 * x["b"], **rest | {varies: x["b"]})
-    assert found(a, b)[0].loc["equal_work", "value"] == pytest.approx(22.1 / 13.68, rel=1e-9)
-
-
 @pytest.mark.parametrize(
     "change, why",
     [
@@ -150,15 +127,6 @@ def test_where_all_lengths_are_equal_nothing_is_fitted_and_no_bias_added():
     assert row["minimum_detectable_ratio"] < 1.005 and row["value"] == table.loc["per_step", "value"]
 
 
-@pytest.mark.parametrize("bad", [math.nan, 0.0, -1.0])
-def test_of_what_one_step_lacks_no_estimate_is_made(bad):
-    told = work(1, 8)
-    tokens = np.where(np.arange(8) == 2, bad, told["response_tokens"])
-    table, _ = found(arm_rows("a", [4.0] * 8, **told), arm_rows("b", [2.0] * 8, **told | {"response_tokens": tokens}))
-    assert table.loc["equal_work", "verdict"] == "x" and "of the arm is not known" in table.loc["equal_work", "why"]
-    assert table.loc["per_step", "value"] == pytest.approx(2)
-
-
 def test_too_few_steps_and_no_lengths_in_common_leave_no_equal_work():
     few, far = work(1, LEAST_STEPS - 1), work(2, scale=0.3)
     table, _ = found(arm_rows("a", engine_s(few), **few), arm_rows("b", engine_s(few), **few))
@@ -166,20 +134,6 @@ def test_too_few_steps_and_no_lengths_in_common_leave_no_equal_work():
     table, _ = found(arm_rows("a", engine_s(work(1)), **work(1)), arm_rows("b", engine_s(far), **far))
     assert "no common support" in table.loc["equal_work", "why"]
     assert table.loc["equal_work", "settle"] == "runs whose responses have similar lengths"
-
-
-@pytest.mark.parametrize(("runs", "alone"), [((1, 1), "the baseline and of the arm"), ((3, 1), "the arm")])
-def test_one_run_resolves_nothing(runs, alone):
-    draw = np.random.default_rng(8)
-    frames = [
-        arm_rows(arm, s * np.exp(draw.normal(0, 0.05, 40)), seed)
-        for arm, s, n in (("a", 15, runs[0]), ("b", 10, runs[1]))
-        for seed in range(n)
-    ]
-    row = found(*frames)[0].loc["per_step"]
-    assert 1.4 < row["value"] < 1.6 and math.isnan(row["low"]) and math.isnan(row["minimum_detectable_ratio"])
-    assert row["verdict"] == "~" and row["runs_to_resolve"] == 1
-    assert row["why"].startswith(f"one run of {alone} does not show how much other runs differ")
 
 
 def test_runs_to_resolve_are_about_those_that_resolve_it():
@@ -191,13 +145,6 @@ def test_runs_to_resolve_are_about_those_that_resolve_it():
     more = int(row["runs_to_resolve"])
     frames = [arm_rows(arm, [s] * 2, seed) for arm, of in runs.items() for seed, s in enumerate(of[: 4 + 2 * more])]
     assert found(*frames)[0].loc["per_step", "verdict"] == "+"
-
-
-def test_overlapping_phases_have_no_equal_work():
-    why = Comparable(throughput_only={("", "b"): "the phases overlap"})
-    told = work(1, 8)
-    table, _ = found(arm_rows("a", [4.0] * 8, **told), arm_rows("b", [2.0] * 8, **told), comparable=why)
-    assert table.loc["equal_work", "why"] == "the phases overlap" and table.loc["per_step", "value"] == 2
 
 
 @pytest.mark.parametrize(
@@ -231,36 +178,10 @@ def test_a_repetition_that_differs_is_told_and_decides_no_other_verdict():
     assert set(table.loc["per_step", "verdict"]) == {"+"}
 
 
-# Which steps are compared.
-def growing(arm, steps, seed, noise=0.01, **columns):
-    draw = np.random.default_rng([seed, arm == "b"])
-    return arm_rows(arm, (10 + 0.3 * np.arange(steps)) * np.exp(draw.normal(0, noise, steps)), seed, **columns)
-
-
-def test_identical_engines_whose_steps_grow_are_compared_over_the_steps_that_all_have():
-    table, _ = found(*(growing("a", 100, s) for s in range(2)), *(growing("b", 70 - 10 * s, s) for s in range(2)))
-    assert table.loc["per_step", ["baseline_steps", "arm_steps"]].tolist() == [120, 120]
-    assert table.loc["per_step", "value"] == pytest.approx(1, abs=0.01)
-
-
 def test_a_step_that_is_left_out_in_one_run_is_compared_in_none():
-    frames = [growing(arm, 20, s) for arm in "ab" for s in range(2)]
+    frames = [arm_rows(arm, [10.0] * 20, s) for arm in "ab" for s in range(2)]
     frames[0].loc[4, "counted"] = False
     assert found(*frames)[0].loc["per_step", ["baseline_steps", "arm_steps"]].tolist() == [38, 38]
-
-
-def test_a_run_with_fewer_than_half_of_the_steps_does_not_shorten_the_others():
-    frames = [growing("a", 40, s) for s in range(3)] + [growing("b", n, s) for s, n in enumerate((40, 40, 19))]
-    assert found(*frames)[0].loc["per_step", ["baseline_runs", "arm_runs", "arm_steps"]].tolist() == [3, 2, 80]
-    frames[-1] = growing("b", 20, 2)
-    assert found(*frames)[0].loc["per_step", ["arm_runs", "arm_steps"]].tolist() == [3, 60]
-
-
-def test_counters_that_advance_by_other_gaps_are_not_matched():
-    frames = [growing("a", 40, s) for s in range(2)]
-    frames += [growing("b", 40, s).assign(step=4 * np.arange(1, 41)) for s in range(2)]
-    row = found(*frames)[0].loc["per_step"]
-    assert row["baseline_steps"] == row["arm_steps"] == 80 and row["value"] == pytest.approx(1, abs=0.01)
 
 
 @st.composite
@@ -279,20 +200,14 @@ def experiments(draw):
     return frames
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(experiments(), st.randoms(use_true_random=False))
-def test_the_sequence_of_runs_changes_nothing(frames, random):
-    """Nor do their names and seeds: an arm is a set of runs."""
-    shuffled = list(frames)
-    random.shuffle(shuffled)
+def test_the_sequence_of_arms_changes_the_sign_alone_and_that_of_runs_nothing(frames, random):
+    """Nor do the runs' names and seeds: an arm is a set of runs."""
+    one, shuffled = found(*frames)[0], random.sample(frames, len(frames))
     renamed = [frame.assign(run_id=f"{frame['arm'].iloc[0]}-{n}", seed=n) for n, frame in enumerate(shuffled)]
-    pd.testing.assert_frame_equal(found(*frames)[0], found(*renamed)[0])
-
-
-@settings(max_examples=60, deadline=None)
-@given(experiments())
-def test_the_sequence_of_arms_changes_the_sign_alone(frames):
-    one, other = found(*frames)[0], found(*frames, arms=("b", "a"))[0]
+    pd.testing.assert_frame_equal(one, found(*renamed)[0])
+    other = found(*frames, arms=("b", "a"))[0]
     for a, b in ((("value", "value")), ("low", "high"), ("high", "low")):
         np.testing.assert_allclose(one[a].astype(float), 1 / other[b].astype(float), rtol=1e-9)
     opposite = {"+": "-", "-": "+"}

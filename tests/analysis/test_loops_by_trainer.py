@@ -11,6 +11,7 @@ from workflow.cli import main
 
 from .sources.other_logs import NEMO_ASYNC, nemo_block
 
+pytestmark = pytest.mark.usefixtures("no_figures")
 STEPS = 16
 ROWS = {
     "nemo-rl": {

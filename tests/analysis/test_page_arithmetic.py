@@ -4,18 +4,21 @@ One page is of TRL's rows of five steps with time between them, two runs at each
 of verl's steps with their phases, three runs whose steps grow with their responses.
 """
 
+import contextlib
 import json
 import math
 from html.parser import HTMLParser
 from statistics import geometric_mean, mean, stdev
 
-import pandas as pd
 import pytest
-import yaml
+from arithmetic import times_as_fast, welch
 from scipy.stats import t
 
-from tests.importing import run_snakemake
+from analysis.planned import planned
+from analysis.report.rendering import html_page
 from workflow.cli import main
+from workflow.commands.compared_runs import imported_content
+from workflow.config.plan import load_plan
 
 ARMS = {"slow": 40.0, "fast": 20.0, "faster": 16.0}
 BASELINE, *RIVALS = ARMS
@@ -92,20 +95,6 @@ def check(table, right):
             assert abs(float(number) - scale * value) <= 0.5000001 * 10**-digits, (label, name, text)
 
 
-def welch(one, other, confidence=0.95):
-    """Half of Welch's interval of the difference of two means."""
-    parts = [stdev(of) ** 2 / len(of) for of in (one, other)]
-    freedom = sum(parts) ** 2 / sum(part**2 / (len(of) - 1) for part, of in zip(parts, (one, other), strict=True))
-    return math.sqrt(sum(parts)) * t.ppf((1 + confidence) / 2, min(freedom, 2 * (min(len(one), len(other)) - 1)))
-
-
-def times_as_fast(one, other):
-    """The ratio of two arms' seconds, a number a run, and its interval."""
-    logs = [[math.log(seconds) for seconds in of] for of in (one, other)]
-    value, half = mean(logs[0]) - mean(logs[1]), welch(*logs)
-    return math.exp(value), math.exp(value - half), math.exp(value + half)
-
-
 def seconds_of(arm, factor, seed, row):
     """Seconds of each step that a row is the mean of."""
     return ARMS[arm] + 10 * factor + 0.5 * seed + (30.0, 0.0, 1.0, 0.5)[row]
@@ -161,8 +150,8 @@ def logged(folder, arm, factor, seed):
 
 
 @pytest.fixture(scope="module")
-def sweep(tmp_path_factory):
-    """The tables of the page on rows of five steps."""
+def sweep(tmp_path_factory, no_figures):
+    """The tables of the page on rows of five steps, and the table of comparisons."""
     folder = tmp_path_factory.mktemp("sweep")
     facts = {"version": "1.16", "model": "m", "gpu": "H100-80GB", "nodes": 2, "gpus_per_node": GPUS // 2}
     facts |= {"batch_size": 64, "max_response_length": 512}
@@ -180,13 +169,12 @@ def sweep(tmp_path_factory):
         },
         "report": {"price_per_gpu_hour": 2.5, "currency": "EUR", "to_steps": 100},
     }
-    (folder / "numbers.yaml").write_text(yaml.safe_dump(config, sort_keys=False))
-    done = run_snakemake(folder, folder / "numbers.yaml")
-    assert done.returncode == 0, done.stderr
-    results = folder / "results" / "numbers"
-    page = Tables((results / "report.html").read_text(encoding="utf-8"))
-    comparison = pd.read_csv(results / "tables" / "comparison.csv").to_dict("records")
-    return page.tables | {"comparison": comparison}
+    with contextlib.chdir(folder):
+        plan = load_plan(config)
+        specs = {run_id: run.spec for run_id, run in plan.imports.items()}
+        content = imported_content(planned(plan.as_json()), specs)
+        page = Tables(html_page(content))
+    return page.tables | {"comparison": content.tables["comparison"].to_dict("records")}
 
 
 PAIRS = [(factor, arm) for factor in FACTORS for arm in RIVALS]
@@ -345,7 +333,7 @@ def fixed_seconds(arm, run):
 
 
 @pytest.fixture(scope="module")
-def lengths(tmp_path_factory):
+def lengths(tmp_path_factory, no_figures):
     """The tables of the page on steps that grow with their responses."""
     folder, words = tmp_path_factory.mktemp("lengths"), []
     for arm in ARMS:
