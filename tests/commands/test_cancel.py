@@ -11,11 +11,10 @@ from workflow.commands.cancel import cancel
 from workflow.commands.status import show_status
 from workflow.runs import orders
 from workflow.runs.experiment import ExpectedRun, Experiment
-from workflow.runs.locks import try_lock
 from workflow.runs.run_state import run_states
 
 from ..job.run_bench import RunBench
-from ..runs.make_runs import MadeRun, write
+from ..runs.make_runs import MadeRun
 from ..slurm_files.test_queue import line, squeue
 
 pytestmark = pytest.mark.promise("cancel-ends-only-the")
@@ -84,21 +83,6 @@ def test_what_a_submission_on_its_way_becomes_is_waited_for(bench):
     bench.wait(lambda: not bench.processes())
 
 
-def test_a_local_job_of_an_earlier_release_is_asked_to_stop_where_it_looks(tmp_path):
-    made = MadeRun(tmp_path / "results" / "mine", "vllm-s0")
-    old = made.paths.folder / "jobs" / "1"
-    write(made.paths.folder / "job.json", {"job": 1})
-    write(old / "job.json", {"cluster": "local", "name": "vllm-s0.old"})
-    lock = try_lock(made.paths.live_lock)
-    assert lock is not None
-    with lock:
-        said = cancel(
-            Experiment("mine", made.paths.experiment, [ExpectedRun("vllm-s0", made.fingerprint)]), ["vllm-s0"]
-        )
-    assert said == ["vllm-s0: asked to stop after its step, with a checkpoint"]
-    assert (old / "stop").read_text() == "soon" and not made.paths.end.exists()
-
-
 def test_names_that_are_no_run_are_refused(tmp_path):
     experiment = Experiment("mine", tmp_path / "results" / "mine", [ExpectedRun("vllm-s0", "f" * 64)])
     assert cancel(experiment, []) == ["no run of mine was started: there is nothing to cancel"]
@@ -125,7 +109,7 @@ def test_another_users_experiment_is_looked_at_and_let_alone(tmp_path, monkeypat
 
 
 def test_every_job_of_a_runs_name_is_cancelled_and_no_other(tmp_path, monkeypatch):
-    """Also one of an sbatch that failed and had submitted all the same, and one that an earlier release submitted."""
+    """Also one of an sbatch that failed and had submitted all the same."""
     experiment = Experiment("mine", tmp_path / "results" / "mine", [ExpectedRun("vllm-s0", "f" * 64)])
     made = MadeRun(experiment.folder, "vllm-s0").job(job_id="12")
     lines = [line("11", name=made.name), line("12", "PENDING", name=made.name), line("13", name="foreign")]

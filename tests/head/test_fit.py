@@ -20,51 +20,57 @@ def request(gres="", nodes=1, cluster="slurm", ray=True, **workload):
     return {"spec": spec, "cluster": cluster, "cpus": 8, "site": {"gres": gres, "nodes": nodes, "private_nodes": True}}
 
 
-def test_cpus_that_a_trainer_would_wait_for_in_vain_are_refused():
-    asked = request("gpu:8", nodes=2)
-    asked["spec"] |= {"least_cpus": 17, "workload": {"nodes": 2, "gpus_per_node": 8}}
-    with pytest.raises(UserError, match=r"verl reserves 17 CPUs .* the profile gives 16, 8 on each node"):
-        require_fit(asked)
-    assert require_fit(asked | {"cpus": 9}) == ""
+ON_TWO = {"nodes": 2, "gpus_per_node": 8}
+GOOD = request("gpu:8", gpus_per_node=8)
+MORE = request("gpu:8", nodes=2, gpus_per_node=8) | {"cpus": 9}
+
+
+def of(asked, site=None, **spec):
+    """The same request with another specification or site."""
+    return asked | {"spec": asked["spec"] | spec, "site": asked["site"] | (site or {})}
 
 
 @pytest.mark.parametrize(
-    ("order", "says"),
+    ("asked", "says"),
     [
+        (GOOD, ""),
         (
             request("gpu:h100:4", gpus_per_node=8),
-            r"needs 8 GPUs per node .* requests 4 from Slurm \(gres: 'gpu:h100:4'\)",
+            r"needs 8 GPUs per node .* requests 4 from Slurm \(gres: 'gpu:h100:4'",
         ),
         (request("", gpus_per_node=1), "needs 1 GPU per node .* requests none from Slurm"),
-        (request("gpu:8", nodes=1, gpus_per_node=8, nodes_wanted=2), "needs 2 nodes per run .* requests 1 from Slurm;"),
-        (request("gpu:8", nodes=2, gpus_per_node=8), "needs 1 node per run .* requests 2 from Slurm; remove `nodes`"),
-        (request("gpu:8", nodes=2, ray=False, nodes_wanted=2), r"verl trains on one node \(got workload.nodes: 2\)"),
-        (request(cluster="local", nodes_wanted=2), "needs 2 nodes .* this is one machine; use a profile for Slurm"),
+        (of(GOOD, workload={"nodes": 2}), "needs 2 nodes per run .* requests 1 from Slurm;"),
+        (MORE, "needs 1 node per run .* requests 2 from Slurm; remove `nodes`"),
+        (of(MORE, ray=False, workload={"nodes": 2}), r"verl trains on one node \(got workload.nodes: 2\)"),
+        (request(cluster="local", nodes=2) | {"cpus": 9}, ""),
+        (
+            of(request(cluster="local"), workload={"nodes": 2}),
+            "needs 2 nodes .* this is one machine; use a profile for S",
+        ),
+        # CPUs that a trainer would wait for in vain.
+        (of(MORE, least_cpus=17, workload=ON_TWO), ""),
+        (of(MORE, least_cpus=19, workload=ON_TWO), "verl reserves 19 CPUs .* the profile gives 18, 9 on each node"),
+        (of(MORE, ray=False, spread="torchrun", workload=ON_TWO), ""),
+        (
+            of(MORE, ray=False, spread="torchrun", workload=ON_TWO) | {"cpus": 7},
+            "starts a process for each GPU, 8 on each node, but the profile gives 7 CPUs",
+        ),
+        # Ray needs private nodes, whatever the stack has.
+        *(
+            (
+                of(GOOD, site={"private_nodes": False}, **stack),
+                "verl starts servers .* ask nobody for a password: .* pri",
+            )
+            for stack in ({}, {"stack": "verl09-vllm"}, {"stack": "as-found-and-not-here"})
+        ),
     ],
 )
-def test_what_contradicts_the_experiment_is_refused(order, says):
-    workload = order["spec"]["workload"]
-    workload["nodes"] = workload.pop("nodes_wanted", 1)
+def test_what_contradicts_the_experiment_is_refused(asked, says):
+    if not says:
+        assert require_fit(asked) == ""
+        return
     with pytest.raises(UserError, match=rf"{says}.*\(nothing was submitted\)"):
-        require_fit(order)
-
-
-@pytest.mark.parametrize("stack", [{}, {"stack": "verl09-vllm"}, {"stack": "as-found-and-not-here"}])
-def test_a_trainer_with_ray_needs_private_nodes_whatever_its_stack_has(stack):
-    asked = request("gpu:8", gpus_per_node=8)
-    asked["spec"] |= stack
-    assert require_fit(asked) == ""
-    asked["site"]["private_nodes"] = False
-    with pytest.raises(UserError, match=r"verl starts servers .* ask nobody for a password: .* private_nodes: true"):
         require_fit(asked)
-
-
-def test_a_trainer_of_several_processes_has_nodes_and_a_cpu_for_each():
-    asked = request("gpu:8", nodes=2, ray=False)
-    asked["spec"] |= {"spread": "torchrun", "workload": {"nodes": 2, "gpus_per_node": 8}}
-    assert require_fit(asked) == ""
-    with pytest.raises(UserError, match="starts a process for each GPU, 8 on each node, but the profile gives 7 CPUs"):
-        require_fit(asked | {"cpus": 7})
 
 
 def test_gpus_that_would_idle_are_told():

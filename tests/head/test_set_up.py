@@ -64,7 +64,9 @@ def test_what_fails_in_it_ends_the_job(tmp_path, script, code, says):
     assert ended(job, 20)[0] == "" and job.returncode == code
     end = json.loads(paths.end.read_text())
     assert (end["kind"], end["code"], end["order"]) == ("setup failed", code, "s")
-    assert explain(end).startswith(f"{tmp_path}/it's 100% \\ set up.sh " + ("failed" if code else "ended the job by"))
+    assert explain(end, {}).startswith(
+        f"{tmp_path}/it's 100% \\ set up.sh " + ("failed" if code else "ended the job by")
+    )
     assert says in paths.setup_log.read_text()
 
 

@@ -117,4 +117,4 @@ def test_a_time_limit_of_a_script_that_begins_anew_is_final_and_says_what_to_rai
     training = Training(own, RunPaths(tmp_path).attempt(1), stops, True, lambda: False, lambda: False)
     found = training._ended(75, 0, None)
     assert (found["kind"], found["again"]) == (kind, kind == "stopped")
-    assert ("raise runtime in the profile" in explain(found | {"last_step": 12})) == (kind == "time limit")
+    assert ("raise runtime in the profile" in explain(found | {"last_step": 12}, own["spec"])) == (kind == "time limit")

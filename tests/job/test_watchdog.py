@@ -109,7 +109,7 @@ def test_a_trainers_last_error_says_whose_memory_it_lacked(tmp_path, text, kind)
     assert (memory_error(attempt.log) or {}).get("kind") == kind
     end = exit_of(1, attempt, killed_for_memory=False)
     assert end["kind"] == (kind or "failed")
-    assert ("request more (mem_mb" in explain(end)) == (kind == "out of memory")
+    assert ("request more (mem_mb" in explain(end, {})) == (kind == "out of memory")
     assert memory_error(tmp_path / "none") is None
 
 

@@ -18,9 +18,9 @@ from workflow.runs.pulse import HeartbeatWatch
 from workflow.slurm.commands import QueueJob
 from workflow.slurm.shared_queue import Queue
 
-from .make_runs import START, MadeRun, write
+from .make_runs import START, MadeRun
 
-pytestmark = pytest.mark.promise("a-job-that-an", "invariant-7")
+pytestmark = pytest.mark.promise("invariant-7")
 
 NAME = "a.0123456789abcdef"
 
@@ -44,7 +44,7 @@ def queue(*states, name=NAME):
     ],
 )
 def test_a_slurm_jobs_state(seen, job, note):
-    state = slurm_job(seen, [NAME])
+    state = slurm_job(seen, NAME)
     assert (state.job, state.note) == (job, note)
 
 
@@ -70,17 +70,6 @@ def test_a_copy_of_the_results_has_no_order(tmp_path):
     shutil.copytree(tmp_path / "results", tmp_path / "copy")
     assert order_of(RunPaths(tmp_path / "results" / "e" / "runs" / "a"))
     assert not order_of(RunPaths(tmp_path / "copy" / "e" / "runs" / "a"))
-
-
-def test_the_job_that_an_earlier_release_submitted_is_asked_for_by_its_name(tmp_path):
-    made = MadeRun(tmp_path, "a")
-    old = made.paths.folder / "jobs" / "2"
-    write(made.paths.folder / "job.json", {"job": 2})
-    write(old / "job.json", {"cluster": "slurm", "name": NAME, "job_id": "7"})
-    order = order_of(made.paths)
-    assert not order and order.on_slurm and order.names == [NAME]
-    write(old / "end.json", {"kind": "failed"})
-    assert order_of(made.paths).names == []
 
 
 def test_a_heartbeat_is_compared_with_itself_alone(tmp_path, monkeypatch):

@@ -77,10 +77,10 @@ class Play:
             self.one.finish(self.heads.pop())
 
     def do_fails(self, words):
-        """The head ends with these words."""
+        """The head ends with these words, and without a traceback of its own: it may quote its trainer's."""
         self.heads.remove(self.head)
         said = self.one.ended(self.head)
-        assert self.head.returncode == 1 and words in said and "Traceback" not in said, said
+        assert self.head.returncode == 1 and words in said and "\nTraceback" not in f"\n{said}", said
 
     def do_kill(self, what):
         """The head, perhaps `with its submission`; or the `node` of the run's job, or the `job` on this machine."""

@@ -4,7 +4,6 @@ What Slurm's commands say is falsified by scripts in front of the true ones, wha
 preloaded library (faults.c).
 """
 
-import json
 import os
 import pickle
 import shutil
@@ -135,21 +134,3 @@ def test_commands_that_look_wait_for_files_that_cannot_be_read(faults, tmp_path,
     told = (tmp_path / "said").read_text()
     assert looks.returncode == 0 and told.count("trying again for 30 s") == 1, told
     assert " vllm-s0 " in f" {told.partition('trying again')[2]}".replace("\n", " ")
-
-
-@pytest.mark.promise("a-job-that-an")
-def test_the_running_job_of_an_earlier_release_is_waited_for_by_its_name(run):
-    """Two jobs never train one run, whoever submitted them; a waiting one of that kind ends before it trains."""
-    one = run(steps=5)
-    one.run.mkdir(parents=True)
-    for file, value in (("job.json", {"job": 1}), ("jobs/1/job.json", {"cluster": "slurm", "name": "arm-s0.old"})):
-        (one.run / file).parent.mkdir(parents=True, exist_ok=True)
-        (one.run / file).write_text(json.dumps(value))
-    one.cluster.run("sbatch", "-p", "cpu", "-J", "arm-s0.old", "--wrap=sleep 600")
-    head = one.start()
-    one.wait_for_words(head, "was submitted by an earlier release; waiting for its end (`scancel ")
-    assert " waiting " in status(one) or " running " in status(one)
-    old = one.cluster.jobs("arm-s0.old")[0]["id"]
-    one.cluster.run("scancel", old)
-    one.finish(head)
-    assert one.submitted() == 1

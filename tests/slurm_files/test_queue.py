@@ -165,4 +165,4 @@ def test_what_slurm_tells_of_an_end():
     # A clean stop whose requeue found no slurmctld is no death.
     stopped = end("COMPLETED", "0:0", {"attempt": 1, "kind": "stopped", "cause": "time limit", "again": True})
     assert what_follows(stopped) is Then.AGAIN
-    assert explain(stopped).startswith("was stopped (time limit, and could not be requeued)")
+    assert explain(stopped, {}).startswith("was stopped (time limit, and could not be requeued)")

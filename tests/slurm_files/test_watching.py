@@ -36,7 +36,7 @@ def test_a_job_that_was_accepted_and_never_listed_is_waited_for_and_then_lost(fa
     monkeypatch.setattr(watch, "_UNSEEN_S", 0.0)
     assert watched.state(order).job is Presence.NONE
     fake("sacct", sacct())
-    assert explain(watched.last_words(order)) == "is unknown to Slurm"
+    assert explain(watched.last_words(order), {}) == "is unknown to Slurm"
 
 
 def test_one_answer_without_a_job_that_was_listed_is_enough(fake, submitted):  # noqa: F811
@@ -58,7 +58,7 @@ def test_a_cancellation_is_said_with_its_user_and_counts_for_its_own_job(fake, s
     fake("squeue", squeue(line("7", "CANCELLED", name=made.name)))
     fake("sacct", sacct(f"7|CANCELLED by 0|0:0|gpu1|{made.name}"))
     assert watched.state(order).job is Presence.NONE
-    assert explain(watched.last_words(order)).startswith("was cancelled by root")
+    assert explain(watched.last_words(order), {}).startswith("was cancelled by root")
     made.job(job_id="8")
     fake("sacct", sacct())
-    assert explain(watched.last_words(order_of(made.paths))) == "is unknown to Slurm"
+    assert explain(watched.last_words(order_of(made.paths)), {}) == "is unknown to Slurm"

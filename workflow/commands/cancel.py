@@ -85,8 +85,7 @@ def _end(order: Order, when: str) -> None:
     """End an order: its job asks for this before it trains, before it requeues itself, and with every heartbeat."""
     if order:
         write_end(order.run, order.start, {"kind": "cancelled", "by": user_name(), "told_by": "cancel"})
-    for file in filter(None, (order.run.stop, order.old_stop)):
-        write_text(file, when)
+    write_text(order.run.stop, when)
 
 
 def _cancel_slurm(experiment: Experiment, orders: dict[str, Order], done: dict[str, str]) -> dict[str, str]:
@@ -95,14 +94,14 @@ def _cancel_slurm(experiment: Experiment, orders: dict[str, Order], done: dict[s
         time.sleep(0.2)
         orders = {run_id: order_of(order.run) for run_id, order in orders.items()}
     now = filesystem_now(experiment.folder)
-    if not any(order.old_name or not order.end() or _may_live(order, now) for order in orders.values()):
+    if not any(not order.end() or _may_live(order, now) for order in orders.values()):
         return {}
     queue = ask(orders[next(iter(orders))].run.queue, time.time())
     if queue.error is not None:
         raise UserError(_incomplete(experiment, [*orders], done, f"Slurm does not answer: {queue.error}"))
-    found = {run_id: [job for name in order.names for job in queue.living(name)] for run_id, order in orders.items()}
+    found = {run_id: queue.living(order.name) for run_id, order in orders.items()}
     # Before scancel: a job that requeues itself, a new life and a late submission read this.
-    ended = [run_id for run_id, order in orders.items() if order and not order.end() and found[run_id]]
+    ended = [run_id for run_id, order in orders.items() if not order.end() and found[run_id]]
     results = {}
     for run_id, order in orders.items():
         if run_id in ended:

@@ -115,7 +115,7 @@ def _estimate(run: PlannedRun, state: RunState, has_checkpoint: bool, pace: Step
         return Estimate(run, "skip: finished", gpus, pace, 0)
     if state.state == "not needed":
         return Estimate(run, "not needed", gpus, pace, left)
-    name = state.order.label if state.order else "a job of an earlier release"
+    name = state.order.label if state.order else "a job of another folder"
     if state.live and not state.other:
         if state.order and state.order.on_slurm:  # the job keeps the GPUs that it asked for
             asked = state.order.content.get("site") or {}

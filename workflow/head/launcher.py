@@ -185,7 +185,7 @@ class Launcher:
         said, elsewhere = "", LocalWatch(self.run) if self.watch.is_cluster else SlurmWatch(self.run)
         while True:
             order = order_of(self.run)
-            if self.watch.is_cluster and not order.names:
+            if self.watch.is_cluster and not order:
                 return None  # Slurm has no job of this run, and a lock says nothing there
             watch = self.watch if order.on_slurm == self.watch.is_cluster else elsewhere
             # By a new answer, once there is one.
@@ -212,9 +212,8 @@ class Launcher:
             return f"was submitted with another profile{doubt}; waiting for its end (`rolloutbench cancel` ends it)"
         if unknown:
             return f"{state.note}; waiting"
-        if not order or (state.queued is not None and state.queued.name == order.old_name):
-            ends = "" if state.queued is None else f" (`scancel {state.queued.job_id}` ends it)"
-            return f"was submitted by an earlier release; waiting for its end{ends}"
+        if not order:
+            return "was ordered for another folder, from which this one was moved; waiting for its end"
         if not order.is_for(self.fingerprint, self.request["inputs_sha256"]):
             return "is of another configuration; waiting for its end"
         if by := order.end().get("by"):

@@ -88,7 +88,7 @@ class SlurmWatch:
             if not fresh and 0 <= now - self._submitted_at < MAX_AGE_S / 3:
                 return JobState(Presence.WAITING)
             self._queue = ask(self._run.queue, since)
-        found = slurm_job(self._queue, order.names)
+        found = slurm_job(self._queue, order.name)
         listed = any(job.job_id == order.job_id and job.name == order.name for job in self._queue.jobs)
         if found.job in (Presence.WAITING, Presence.RUNNING) or listed or (not self._seen and _lives(order)):
             self._seen = True

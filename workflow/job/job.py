@@ -53,16 +53,11 @@ _TAKE_OVER_S = float(os.environ.get("ROLLOUTBENCH_TAKE_OVER_S", "180"))
 _REQUEUE_PATIENCE_S = 900.0
 
 
-def run_job(run_folder: str, number: int, name: str = "") -> None:
-    """Run a submission of a run's order until it ends or is requeued; submitit calls it on each node.
-
-    Earlier releases submitted jobs without a name: such a job ends before it trains.
-    """
+def run_job(run_folder: str, number: int, name: str) -> None:
+    """Run a submission of a run's order until it ends or is requeued; submitit calls it on each node."""
     run = RunPaths(Path(run_folder))
     stops = StopRequests(run, os.environ)
     stops.install_signals()  # before any read, which may take long
-    if not name:
-        raise UserError("an earlier release has submitted this job, which ends; start snakemake again to continue")
     job = JobOnNode(run, number, name, dict(os.environ), stops)
     if job.place.rank == 0:
         job.live()

@@ -34,10 +34,6 @@ class Order:
 
     run: RunPaths
     content: dict[str, Any]
-    old_name: str = ""
-    """The name in Slurm of a job that an earlier release submitted, which this one never attaches to."""
-    old_stop: Path | None = None
-    """The file by which such a job is asked to stop."""
 
     def __bool__(self) -> bool:
         return bool(self.content)
@@ -52,12 +48,7 @@ class Order:
 
     @property
     def on_slurm(self) -> bool:
-        return self.content["cluster"] == "slurm" if self.content else bool(self.old_name)
-
-    @property
-    def names(self) -> list[str]:
-        """The names by which Slurm may have a job of this run."""
-        return list(filter(None, (self.name, self.old_name)))
+        return bool(self.content) and self.content["cluster"] == "slurm"
 
     @property
     def job_id(self) -> str:
@@ -97,16 +88,7 @@ def order_of(run: RunPaths) -> Order:
     content = read_object(run.order)
     if content.get("folder") != str(run.folder.resolve()):
         content = {}
-    return Order(run, content, *_old_job(run))
-
-
-def _old_job(run: RunPaths) -> tuple[str, Path | None]:
-    """What is left of the last job that an earlier release submitted for this run, while it has no end."""
-    job = run.folder / "jobs" / str(read_object(run.folder / "job.json").get("job", ""))
-    record = read_object(job / "job.json")
-    if not record or read_object(job / "end.json"):
-        return "", None
-    return str(record.get("name", "")) if record.get("cluster") == "slurm" else "", job / "stop"
+    return Order(run, content)
 
 
 class Presence(StrEnum):
@@ -127,17 +109,16 @@ class JobState:
     queued: QueueJob | None = None
 
 
-def slurm_job(queue: Queue, names: Iterable[str]) -> JobState:
-    """The state of the job of these names by squeue's answer."""
+def slurm_job(queue: Queue, name: str) -> JobState:
+    """The state of the job of this name by squeue's answer."""
     if queue.error is not None:
         return JobState(Presence.UNKNOWN, f"is left alone while Slurm does not answer ({queue.error})")
-    for name in names:
-        for queued in queue.living(name)[:1]:
-            if queued.state == "PENDING":
-                return JobState(Presence.WAITING, "", queued)
-            usual = queued.state in ("RUNNING", "CONFIGURING")
-            return JobState(Presence.RUNNING, "" if usual else queued.state.lower().replace("_", " "), queued)
-    return JobState(Presence.NONE)
+    if (queued := next(iter(queue.living(name)), None)) is None:
+        return JobState(Presence.NONE)
+    if queued.state == "PENDING":
+        return JobState(Presence.WAITING, "", queued)
+    usual = queued.state in ("RUNNING", "CONFIGURING")
+    return JobState(Presence.RUNNING, "" if usual else queued.state.lower().replace("_", " "), queued)
 
 
 def local_job(run: RunPaths) -> JobState:
@@ -150,7 +131,7 @@ def local_job(run: RunPaths) -> JobState:
 
 def job_state(order: Order, queue: Queue) -> JobState:
     """The state of an order's job from a single look."""
-    return slurm_job(queue, order.names) if order.on_slurm else local_job(order.run)
+    return slurm_job(queue, order.name) if order.on_slurm else local_job(order.run)
 
 
 def queue_now(experiment: Path, orders: Iterable[Order]) -> Queue:
