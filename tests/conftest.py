@@ -10,12 +10,15 @@ import sys
 import tempfile
 import zlib
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 from hypothesis import HealthCheck, settings
 from xdist.scheduler import LoadScopeScheduling
 
 from workflow import stacks
+from workflow.checks import machine_checks
+from workflow.cli import main
 
 from . import planted
 from .attempts import job_environment, made_inputs  # noqa: F401 (the latter a fixture)
@@ -155,6 +158,38 @@ def capsys(capsys):
 def capfd(capfd):
     capfd.readouterr = _searched(capfd.readouterr)
     return capfd
+
+
+class Said(NamedTuple):
+    """What a command line has said, and its exit code."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def words(self):
+        """All of it in one line."""
+        return " ".join((self.out + self.err).split())
+
+
+@pytest.fixture
+def rolloutbench(tmp_path, monkeypatch, capsys):
+    """The program in this process and a folder of its own, where a process of its own would add nothing."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["rolloutbench"])
+    # What pip's sources answer to `check` is in tests/test_check.py, and takes a second.
+    monkeypatch.setattr(machine_checks, "configured_uv", lambda: None)
+    monkeypatch.setattr(machine_checks, "package_index", lambda uv: "not asked")
+
+    def call(*words):
+        try:
+            code = main([str(word) for word in words])
+        except SystemExit as ended:  # argparse
+            code = ended.code
+        return Said(code, *capsys.readouterr())
+
+    return call
 
 
 @pytest.fixture(autouse=True)

@@ -15,6 +15,7 @@ from workflow.checks.stack_checks import Gpus
 from workflow.cli import main
 from workflow.slurm.site import Site, read_site
 from workflow.stacks import load_stack
+from workflow.stacks.uv import configured_uv
 
 from .programs import executable
 
@@ -110,6 +111,14 @@ def test_a_slurm_that_does_not_answer_is_said_once(slurm):
     assert unchecked == "sbatch, limits, TaskPlugin: Slurm does not answer (Could not establish a configuration source)"
     assert checked(required=False)[1]["slurm"].level == "odd", "no profile needs it"
     assert not checked()[1] and not checked()[2], "an experiment that does not submit asks no Slurm"
+
+
+def test_a_package_index_that_does_not_answer_is_lacking(monkeypatch):
+    monkeypatch.setenv("UV_DEFAULT_INDEX", "http://127.0.0.1:9/simple")
+    (one,) = machine_checks.package_index(configured_uv())
+    assert (one.level, one.code) == ("lacking", "package-index") and "does not answer: " in one.what
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    assert machine_checks.package_index(configured_uv()).startswith("not asked, as pip's settings say")
 
 
 def test_a_profile_that_submits_needs_a_slurm(fake):

@@ -75,12 +75,11 @@ def shown_in(page):
 @pytest.mark.parametrize(
     ("page", "folder"), [("README.md", "tests/answers/faster_at_equal_work"), ("docs/tutorial.md", ".")]
 )
-def test_a_page_shows_what_its_command_prints(page, folder):
+def test_a_page_shows_what_its_command_prints(page, folder, rolloutbench, monkeypatch):
     words, shown = shown_in(page)
-    done = program(ROOT / folder, "rolloutbench", "compare", *words, "--verdict-only")
-    assert done.returncode == 0, done.stderr
-    printed = " ".join(done.stdout.split())
-    assert all(part in printed for part in shown) and len(shown[0]) > 200, printed
+    monkeypatch.chdir(ROOT / folder)
+    said = rolloutbench("compare", *words, "--verdict-only")
+    assert said.code == 0 and all(part in said.words for part in shown) and len(shown[0]) > 200, said
 
 
 @pytest.mark.full("whole workflows")
@@ -313,18 +312,32 @@ def verdict_of(capsys, *given):
     return json.loads(capsys.readouterr().out)["arms"][0]
 
 
+@pytest.fixture(scope="module")
+def unlike_runs(tmp_path_factory):
+    """A folder with four runs of one arm, two of them on a slow node, and two of another; known verdicts by words."""
+    folder = tmp_path_factory.mktemp("unlike")
+    for n, mean_s in enumerate((100, 130, 101, 131)):
+        verl_log(folder / f"a{n}.log", mean_s, n)
+    for n, mean_s in enumerate((60, 62)):
+        verl_log(folder / f"b{n}.log", mean_s, 10 + n)
+    return folder, {}
+
+
 @settings(max_examples=6, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.permutations(range(4)), st.permutations(range(2)), st.booleans())
-def test_the_sequence_of_files_and_arms_changes_nothing_but_the_sign(capsys, tmp_path, a, b, swapped):
-    """Two of four runs were on a slow node: with two, the first pairs once decided the verdict."""
-    with contextlib.chdir(tmp_path):
-        for n, mean_s in enumerate((100, 130, 101, 131)):
-            verl_log(f"a{n}.log", mean_s, n)
-        for n, mean_s in enumerate((60, 62)):
-            verl_log(f"b{n}.log", mean_s, 10 + n)
-        first = verdict_of(capsys, "a=a0.log,a1.log,a2.log,a3.log", "b=b0.log,b1.log")
+def test_the_sequence_of_files_and_arms_changes_nothing_but_the_sign(capsys, unlike_runs, a, b, swapped):
+    """The first pairs once decided the verdict."""
+    folder, known = unlike_runs
+
+    def verdict(*arms):
+        if arms not in known:
+            known[arms] = verdict_of(capsys, *arms)
+        return known[arms]
+
+    with contextlib.chdir(folder):
+        first = verdict("a=a0.log,a1.log,a2.log,a3.log", "b=b0.log,b1.log")
         arms = ["a=" + ",".join(f"a{n}.log" for n in a), "b=" + ",".join(f"b{n}.log" for n in b)]
-        found = verdict_of(capsys, *(arms[::-1] if swapped else arms))
+        found = verdict(*(arms[::-1] if swapped else arms))
     assert first["runs"] == [4, 2] and first["verdict"] == "+"
     if not swapped:
         assert found == first

@@ -91,9 +91,9 @@ def test_a_key_that_is_no_longer_used_is_named_once_and_ignored(raw, tmp_path, m
     monkeypatch.chdir(tmp_path)
     Path("new.yaml").write_text(yaml.safe_dump(raw))
     Path("old.yaml").write_text(yaml.safe_dump(raw | {"report": OLD_KEYS | {"to_steps": 9}}))
-    assert main(["check", "new.yaml"]) == 0
+    assert main(["status", "new.yaml"]) == 0
     new = capsys.readouterr()
-    assert main(["check", "old.yaml"]) == 0
+    assert main(["status", "old.yaml"]) == 0
     old = capsys.readouterr()
     assert new.out.replace("new.yaml", "old.yaml") == old.out and "no longer used" not in new.err
     assert [line for line in old.err.splitlines() if "no longer used" in line] == [

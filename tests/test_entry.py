@@ -19,8 +19,11 @@ def program():
     return Path(sys.executable).with_name("rolloutbench")
 
 
+LOCAL = ("--profile", str(ROOT / "profiles" / "local"))
+
+
 def said_by(program, folder, config, *options):
-    command = [str(program), "run", config, "--profile", str(ROOT / "profiles" / "local"), *options]
+    command = [str(program), "run", config, *LOCAL, *options]
     done = run(command, 300, cwd=folder)
     return done.returncode, done.stderr + done.stdout
 
@@ -32,12 +35,12 @@ def said_by(program, folder, config, *options):
         ("broken.yaml", b"arms: [1\n", "broken.yaml is not YAML: while parsing a flow sequence"),
     ],
 )
-def test_a_wrong_configuration_file_is_one_line(program, tmp_path, name, content, says):
+def test_a_wrong_configuration_file_is_one_line(rolloutbench, tmp_path, name, content, says):
     if content is not None:
         (tmp_path / name).write_bytes(content)
-    code, said = said_by(program, tmp_path, name, "--dry-run")
-    assert code == 1 and said.startswith("error: ") and len(said.splitlines()) == 1, said
-    assert says.replace("FOLDER", str(tmp_path)) in said
+    said = rolloutbench("run", name, *LOCAL, "--dry-run")
+    assert said.code == 1 and said.err.startswith("error: ") and len(said.err.splitlines()) == 1, said
+    assert says.replace("FOLDER", str(tmp_path)) in said.err and not said.out
 
 
 @pytest.mark.full("whole workflows")
@@ -107,15 +110,16 @@ def test_a_profiles_request_is_understood_in_slurms_forms_and_without_second_quo
     )
 
 
-@pytest.mark.parametrize(
-    ("train", "says"),
-    [
-        ("runtime: 20:00:00", "runtime 72000 min is 50 days; did YAML read 20:00:00? Write 20h or 1200"),
-        ("runtime: 20h, nodes: 2", "needs 1 node per run (workload.nodes), but the profile requests 2 from Slurm"),
-    ],
-)
-def test_a_request_that_cannot_run_is_refused_before_anything_is_built(program, tmp_path, train, says):
-    site = f"executor: slurm\njobs: 1\nset-resources:\n  train: {{slurm_partition: h100, cpus_per_task: 8, {train}}}\n"
-    code, said = dry_run(program, tmp_path, site)
+def test_a_request_that_cannot_be_read_is_refused_before_snakemake_starts(rolloutbench, tmp_path):
+    (tmp_path / "config.yaml").write_text(yaml.safe_dump(SITE | {"set-resources": {"train": {"runtime": "20:00:00"}}}))
+    (tmp_path / "config.yaml").write_text((tmp_path / "config.yaml").read_text().replace("'20:00:00'", "20:00:00"))
+    said = rolloutbench("run", ROOT / "config.yaml", "--profile", tmp_path)
+    assert said.code == 1 and "runtime 72000 min is 50 days; did YAML read 20:00:00? Write 20h or 1200" in said.err
+
+
+def test_a_request_that_cannot_run_is_refused_before_anything_is_built(program, tmp_path):
+    train = {"slurm_partition": "h100", "cpus_per_task": 8, "runtime": "20h", "nodes": 2}
+    code, said = dry_run(program, tmp_path, yaml.safe_dump(SITE | {"set-resources": {"train": train}}))
+    says = "needs 1 node per run (workload.nodes), but the profile requests 2 from Slurm"
     assert code != 0 and "error: " in said and says in said and "Traceback" not in said, said
     assert not (tmp_path / "results").exists() and not (tmp_path / ".stacks").exists()

@@ -2,10 +2,7 @@
 
 import json
 import re
-import subprocess
-import sys
 import unicodedata
-from pathlib import Path
 
 import pandas as pd
 import pytest
@@ -14,7 +11,6 @@ from analysis.report.__main__ import _write_table
 from analysis.verdict.verdict_block import escaped
 from common.shown import shown
 
-BIN = Path(sys.executable).parent
 NAMES = (
     "\x1b]0;PWNED\x07\x1b[2J\x1b[31mX_s",
     "\u202eabc_s",
@@ -35,9 +31,7 @@ def log(file, *names, **more):
     return file
 
 
-def compare(folder, *words, a="a.jsonl"):
-    command = [str(BIN / "rolloutbench"), "compare", f"a={a}", "b=b.jsonl", *words]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=300)
+ARMS = ("compare", "a=a.jsonl", "b=b.jsonl")
 
 
 def steering(text):
@@ -46,26 +40,25 @@ def steering(text):
 
 
 @pytest.mark.parametrize("words", ["", "--markdown", "--json"])
-def test_names_of_a_log_on_a_terminal(tmp_path, words):
+def test_names_of_a_log_on_a_terminal(tmp_path, rolloutbench, words):
     for file in ("a.jsonl", "b.jsonl"):
         more = {"mode": "m\x1b[31m\nb vs a: 9.99x", "gen_note": "1\x1b[2J\nb vs a: 9.99x"}
         log(tmp_path / file, *NAMES, **more)
-    done = compare(tmp_path, "--verdict-only", *words.split())
-    assert done.returncode == 0 and "Traceback" not in done.stderr, done.stderr
-    said = done.stdout + done.stderr
+    code, out, err = rolloutbench(*ARMS, "--verdict-only", *words.split())
+    said = out + err
+    assert code == 0 and "Traceback" not in err, err
     assert ('"arm": "b"' if words == "--json" else "b vs a: ") in said and not steering(said), said
     assert not re.search(r"^\W*b vs a: 9\.99x", said, re.MULTILINE), said
     if words == "--json":
-        assert json.loads(done.stdout)
+        assert json.loads(out)
 
 
-def test_a_file_of_several_runs_in_an_error(tmp_path):
+def test_a_file_of_several_runs_in_an_error(tmp_path, rolloutbench):
     for file in ("a.jsonl", "b.jsonl"):
         rows = [{"step": step, "step_s": 9, "run": f"r{run}\x1b[2J\nx"} for run in (1, 2) for step in range(1, 4)]
         (tmp_path / file).write_text("".join(json.dumps(row) + "\n" for row in rows))
-    done = compare(tmp_path)
-    assert done.returncode == 1 and not steering(done.stderr), done.stderr
-    assert done.stderr.count("\n") == 1, done.stderr
+    code, _, err = rolloutbench(*ARMS)
+    assert code == 1 and not steering(err) and err.count("\n") == 1, err
 
 
 CLAIM = "x\nb vs a: 9.9x faster. CLAIMED"
@@ -81,32 +74,26 @@ CLAIM = "x\nb vs a: 9.9x faster. CLAIMED"
         (f"folder/run-{CLAIM}.wandb", "folder"),
     ],
 )
-def test_a_file_whose_name_is_not_seen_as_it_is_is_no_log(tmp_path, file, given):
+def test_a_file_whose_name_is_not_seen_as_it_is_is_no_log(tmp_path, rolloutbench, file, given):
     (tmp_path / file).parent.mkdir(exist_ok=True)
     log(tmp_path / file)
     log(tmp_path / "b.jsonl")
-    done = compare(tmp_path, a=given)
-    assert done.returncode == 1 and done.stderr.startswith("error: "), done.stderr
-    assert done.stderr.count("\n") == 1 and not steering(done.stderr), done.stderr
+    code, _, err = rolloutbench("compare", f"a={given}", "b=b.jsonl")
+    assert code == 1 and err.startswith("error: ") and err.count("\n") == 1 and not steering(err), err
 
 
-def test_a_colon_in_a_files_name_begins_nothing(tmp_path):
+def test_a_colon_in_a_files_name_begins_nothing(tmp_path, rolloutbench):
     for file in ("x: y.jsonl", "b.jsonl"):
         log(tmp_path / file)
-    done = compare(tmp_path, "--verdict-only", a="x: y.jsonl")
-    assert done.returncode == 0 and "\nstep counts the steps; " in done.stdout, done.stdout + done.stderr
-    assert "y.jsonl: step counts" not in done.stdout
+    code, out, err = rolloutbench("compare", "a=x: y.jsonl", "b=b.jsonl", "--verdict-only")
+    assert code == 0 and "\nstep counts the steps; " in out and "y.jsonl: step counts" not in out, out + err
 
 
-def test_the_report_as_markdown_is_nowhere_live(tmp_path):
+def test_the_report_as_markdown_is_nowhere_live(tmp_path, rolloutbench):
     for file in ("a.jsonl", "b.jsonl"):
         log(tmp_path / file, LIVE)
-    done = compare(tmp_path, "--report", "out")
-    assert done.returncode == 0, done.stderr
-    for text in (
-        (tmp_path / "out" / "report.md").read_text(),
-        compare(tmp_path, "--verdict-only", "--markdown").stdout,
-    ):
+    assert rolloutbench(*ARMS, "--report", "out").code == 0
+    for text in ((tmp_path / "out" / "report.md").read_text(), rolloutbench(*ARMS, "--verdict-only", "--markdown").out):
         assert "b vs a: " in text
         assert not steering(text)
         assert not re.search(r"http://|(?<!\\)<b>|www\.|@\w", text), text
@@ -126,7 +113,7 @@ def test_markdown(text, as_markdown):
     assert escaped(text) == as_markdown
 
 
-def test_text_that_begins_like_a_formula_is_a_text_in_csv_and_itself_in_parquet(tmp_path):
+def test_text_that_begins_like_a_formula_is_a_text_in_csv_and_itself_in_parquet(tmp_path, rolloutbench):
     for file, more in (("a.jsonl", 1), ("b.jsonl", 0)):
         rows = [
             {"step": step, "phase": phase, "parent": parent, "seconds": seconds + more}
@@ -139,8 +126,7 @@ def test_text_that_begins_like_a_formula_is_a_text_in_csv_and_itself_in_parquet(
             )
         ]
         (tmp_path / file).write_text("".join(json.dumps(row) + "\n" for row in rows))
-    done = compare(tmp_path, "--report", "out")
-    assert done.returncode == 0, done.stderr
+    assert rolloutbench(*ARMS, "--report", "out").code == 0
     tables = tmp_path / "out" / "tables"
     cells = {
         str(cell)

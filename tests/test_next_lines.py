@@ -3,15 +3,21 @@
 import os
 import re
 import shlex
-import subprocess
+import shutil
 import sys
 from pathlib import Path
 
 import pytest
 import yaml
 
+from workflow.commands import start_runs
+from workflow.config.plan import load_plan
+from workflow.config.reading import read_yaml
+from workflow.slurm.site import read_site
+
+from .patience import run
+
 ROOT = Path(__file__).resolve().parents[1]
-PROGRAMS = Path(sys.executable).parent
 SCRIPT = """\
 #!/bin/bash
 #SBATCH --partition=h100 --gres=gpu:8 --time=60
@@ -50,49 +56,53 @@ def folder(tmp_path_factory):
     return here
 
 
-def say(folder, typed, words):
-    """What a command line says in a shell that knows the program, or one where it is typed by its path."""
-    path = os.environ["PATH"] if typed else f"{PROGRAMS}{os.pathsep}{os.environ['PATH']}"
-    env = {**os.environ, "PATH": path, "PIP_NO_INDEX": "1", "HF_HUB_OFFLINE": "1"}
-    done = subprocess.run(["bash", "-c", words], cwd=folder, env=env, capture_output=True, text=True, check=False)
-    return done.returncode, done.stdout + done.stderr
+def typed(monkeypatch, by_path):
+    """The program as it is typed: by its path, or by a name that the shell knows. The first word of what it prints."""
+    path = Path(sys.executable).with_name("rolloutbench")
+    monkeypatch.setattr(sys, "argv", [str(path)])
+    monkeypatch.setenv("PATH", os.environ["PATH"] if by_path else f"{path.parent}{os.pathsep}{os.environ['PATH']}")
+    return shlex.quote(str(path)) if by_path else path.name
 
 
 @pytest.mark.parametrize("words", PRINTING)
-def test_next_lines_work(folder, words):
-    here, typed = folder, [*PRINTING].index(words) % 2 == 0
-    for file in ("my.yaml", "my own.yaml", "run.yaml", "ab.yaml", "profiles/my", "profiles/run"):
-        subprocess.run(["rm", "-rf", here / file], check=True)
-    program = shlex.quote(str(PROGRAMS / "rolloutbench")) if typed else "rolloutbench"
-    code, said = say(here, typed, f"{program} {words}")
-    assert code == 0 or words.startswith("report"), said
-    lines = re.findall(rf"(?m)(?:^|\s){re.escape(program)} ((?:check|run) .*)", said)
+def test_next_lines_work(folder, rolloutbench, monkeypatch, words):
+    """What Snakemake is started with is read as it reads it: profile and configuration."""
+    monkeypatch.chdir(folder)
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    program = typed(monkeypatch, by_path=[*PRINTING].index(words) % 2 == 0)
+    for file in ("my.yaml", "my own.yaml", "run.yaml", "ab.yaml"):
+        Path(file).unlink(missing_ok=True)
+    for made in ("my", "run", "run-ab"):
+        shutil.rmtree(Path("profiles", made), ignore_errors=True)
+    started = []
+    monkeypatch.setattr(start_runs, "snakemake", started.append)
+    said = rolloutbench(*shlex.split(words))
+    assert said.code == 0 or words.startswith("report"), said
+    lines = re.findall(rf"(?m)(?:^|\s){re.escape(program)} ((?:check|run) .*)", said.out + said.err)
     assert len(lines) == PRINTING[words], said
     for line in lines:
-        code, told = say(here, typed, f"{program} {line.partition('    #')[0]} {'--dry-run' * line.startswith('run')}")
-        assert "unrecognized" not in told and "Traceback" not in told and "no such profile" not in told, told
+        told = rolloutbench(*shlex.split(line, comments=True))
         # What this machine cannot start is said as that, with its remedy.
-        assert code == 0 or re.search(r"lacking \(|impossible \(|private_nodes|nodes or their network", told), told
+        assert told.code == 0 or re.search(r"lacking \(|impossible \(|private_nodes", told.out + told.err), told
+        if line.startswith("run"):
+            given = started.pop()
+            named = {flag: Path(given[given.index(flag) + 1]) for flag in ("-s", "--profile", "--configfile")}
+            assert load_plan(read_yaml(named["--configfile"])).runs and named["-s"].is_file()
+            assert not read_site(named["--profile"]).request().errors or "private_nodes" in said.out
 
 
-@pytest.mark.parametrize("words", ["cpu.yaml -n -q", "-n -q cpu.yaml", "-n --configfile cpu.yaml -q cpu.yaml"])
+@pytest.mark.parametrize("words", ["cpu.yaml -n -q", "-n --configfile cpu.yaml -q cpu.yaml"])
 def test_options_of_a_run_may_stand_on_either_side_of_its_configuration(folder, words):
-    done = subprocess.run(
-        [str(PROGRAMS / "rolloutbench"), "run", *words.split()], cwd=folder, capture_output=True, text=True, check=False
-    )
+    done = run([str(Path(sys.executable).with_name("rolloutbench")), "run", *words.split()], 300, cwd=folder)
     assert done.returncode == 0 and "--configfile cpu.yaml -n" in done.stdout, done.stdout + done.stderr
 
 
 @pytest.mark.parametrize("command", ["status", "cancel"])
-def test_a_run_can_be_looked_at_where_its_data_is_not(folder, command):
+def test_a_run_can_be_looked_at_where_its_data_is_not(folder, rolloutbench, command):
     raw = yaml.safe_load((folder / "cpu.yaml").read_text())
     raw["workload"]["data"] = {"source": "/scratch/of/the/nodes/rows.jsonl", "prompt_column": "question"}
     raw["workload"]["model"] = {"source": "/scratch/of/the/nodes/model"}
-    (folder / "elsewhere.yaml").write_text(yaml.safe_dump(raw | {"experiment": "elsewhere"}))
-    done = subprocess.run(
-        [str(PROGRAMS / "rolloutbench"), command, "elsewhere.yaml"],
-        cwd=folder, capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    said = done.stdout + done.stderr
-    assert done.returncode == 0 and "no such file" not in said, said
-    assert command == "cancel" or "transformers-s0" in said, said
+    Path("elsewhere.yaml").write_text(yaml.safe_dump(raw | {"experiment": "elsewhere"}))
+    said = rolloutbench(command, "elsewhere.yaml")
+    assert said.code == 0 and "no such file" not in said.words, said
+    assert command == "cancel" or "transformers-s0" in said.out, said

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Iterable
+from functools import cache
 from typing import Any
 
 from common.errors import UserError
@@ -71,6 +73,12 @@ def missing_needs(needs: Iterable[str], stack: Stack, *, exact: bool = False) ->
 
 def find_python(release: str) -> str | None:
     """The Python of that release on this machine that uv would build with; None without any."""
+    return _found_python(release, os.environ.get("PATH", ""))
+
+
+@cache
+def _found_python(release: str, path: str) -> str | None:
+    """As `find_python`; uv looks through PATH, and stacks ask for the same releases."""
     command = [find_uv(), "python", "find", "--system", "--no-python-downloads", "--no-project", release]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     return done.stdout.strip() if done.returncode == 0 else None
