@@ -79,23 +79,32 @@ def _counted(runs: Sequence[Run], warmup_steps: int) -> tuple[pd.DataFrame, list
     return wide, verdicts
 
 
-def _no_warmup(wide: pd.DataFrame, warmup_steps: int, ends: pd.Series) -> list[Verdict]:
+def _no_warmup(wide: pd.DataFrame, warmup_steps: int, ends: pd.Series) -> Iterator[Verdict]:
     """Reports the runs that begin after the warm-up, so that no step of theirs is left out as warm-up.
 
     `ends` are the last steps of each run's warm-up.
     """
     first = first_steps(wide).groupby(wide["run_id"], sort=False).min()
-    return [
-        Verdict(
-            "warning",
-            "no-warmup-left-out",
-            f"run {run}: its first step is {step}, after the warm-up ({count_of(warmup_steps, 'step')}), so no step of "
-            "it is left out as warm-up. If its process began there, that step is slow: raise warmup_steps",
-            (str(run),),
-        )
-        for run, step in first[first > ends[first.index]].items()
-        if warmup_steps
-    ]
+    arms = wide.groupby("run_id", sort=False)["arm"].first()
+    for run, step in first[first > ends[first.index]].items():
+        earlier = arms[(first < step) & (first <= ends[first.index])]
+        own = arms[str(run)]
+        if len(earlier) and own not in set(earlier):
+            yield Verdict("warning", "begins-later", _begins_later(str(run), step, own, earlier.iloc[0]), (str(run),))
+        elif warmup_steps:
+            text = (
+                f"run {run}: its first step is {step}, after the warm-up ({count_of(warmup_steps, 'step')}), so no "
+                "step of it is left out as warm-up. If its process began there, that step is slow: raise warmup_steps"
+            )
+            yield Verdict("warning", "no-warmup-left-out", text, (str(run),))
+
+
+def _begins_later(run: str, step: int, own: str, other: str) -> str:
+    return (
+        f"run {run} begins with step {step}, and {other} with its first: the log of {own} lacks the steps before, or "
+        f"it went on from a checkpoint of another arm, whose weights it then has: give all logs of {own}, or train it "
+        "in a folder of its own"
+    )
 
 
 def _other_windows(wide: pd.DataFrame, apart: pd.Index) -> list[Verdict]:

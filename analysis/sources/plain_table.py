@@ -253,10 +253,11 @@ def _beside(frame: pd.DataFrame, column: str, unit: str | None, named: Mapping[s
 
 def _with_phases(whole: pd.Series, parts: pd.DataFrame, path: Path) -> tuple[pd.DataFrame, str]:
     """The step's seconds, and its phases; parts that are longer than the step together are none: some are nested."""
-    if not (whole > 0).any():
-        raise UserError(f"{path}: {whole.name} is above 0 in no row; give the step's seconds")
+    timed = whole[(whole > 0) & (whole < math.inf)]
+    if timed.empty:
+        raise UserError(f"{path}: {whole.name} is no number above 0 in any row; give the step's seconds")
     what = f"{whole.name} is the step's seconds"
-    if (parts.sum(axis=1) > whole * (1 + _TOLERANCE) + _TOLERANCE).mean() > _FEW:
+    if (parts.loc[timed.index].sum(axis=1) > timed * (1 + _TOLERANCE) + _TOLERANCE).mean() > _FEW:
         what += f"; {join_first(list(parts), 6)} together exceed it, so some are inside others, and none is a phase"
         parts = parts[[]]
     elif len(parts.columns):

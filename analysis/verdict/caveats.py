@@ -46,7 +46,7 @@ CODES = {
     "may-change": (
         *("steps-not-matched", "short-runs", "windows-differ", "evaluation-in-window", "no-warmup-left-out"),
         *("generations-unclear", "times-from-bars", "bars-too-coarse", "times-from-average", "step-no-clock"),
-        *("time-in-no-step", "missing-steps"),
+        *("time-in-no-step", "missing-steps", "begins-later"),
         *("incomplete-history", "began-anew", "counter-fell", "timings-missing", "models-unknown", "gpu-count-unknown"),
         *("equal-arms-differ", "release-by-data", "release-undeclared", "mode-unknown"),
     ),
@@ -146,7 +146,8 @@ TABLE: dict[str, tuple[Kind, str, str]] = {
     "outliers": ("estimates", "The median steps {what}{at}{numbers}. A few outlying steps may decide.", ""),
     "rounded": (
         "estimates",
-        "The times are logged so coarsely that this alone could explain the difference.",
+        "The logged times may be {off} off (few digits, or a trainer that polls): that alone could explain the "
+        "difference.",
         "",
     ),
     "wall": ("estimates", "By wall clock, which includes the time between steps{at}: {numbers}.", ""),
@@ -304,7 +305,7 @@ def _of_steps(place: JudgedPlace) -> Iterator[Doubt]:
             {"what": what, "numbers": f": {ratio_text(median)} (per step {ratio_text(now)})" if printed else ""},
         )
     if now > 0 and row.rounding > max(ROUNDING_FROM, abs(math.log(now))):
-        yield "rounded", {}
+        yield "rounded", {"off": f"{math.expm1(row.rounding):.1%}"}
     if printed and max(now / row.wall_speedup, row.wall_speedup / now) > WALL_CLOCK_FROM:
         yield "wall", {"numbers": f"{ratio_text(row.wall_speedup)} (per step {ratio_text(now)})"}
 

@@ -222,7 +222,9 @@ def test_one_step_asks_for_more():
 
 def test_few_printed_digits_are_said():
     frames = [f.assign(**{"rounding/step": 0.05 * f["timing_s/step"]}) for f in engines(1.05)]
-    assert "logged so coarsely that this alone could explain the difference" in caveats(said(frames)[0], "estimates")
+    assert "% off (few digits, or a trainer that polls): that alone could explain the difference" in caveats(
+        said(frames)[0], "estimates"
+    )
     fine = [f.assign(**{"rounding/step": 0.0005 * f["timing_s/step"]}) for f in engines(1.05)]
     assert "digits" not in caveats(said(fine)[0])
 
