@@ -1,5 +1,6 @@
 """The experiments that are shipped for verl, composed with the real verl of their stacks."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -15,11 +16,12 @@ from workflow.config.model import Arm
 from workflow.config.plan import plan_runs, stack_facts
 from workflow.config.reading import parse_config
 
-from .article import ELSEWHERE, SCRIPT
 from .composed import composed_by
 
 ROOT = Path(__file__).resolve().parents[2]
 ROLLOUT = "actor_rollout_ref.rollout"
+# The article's script, and what a workload and an arm do not give of it, and why.
+ARTICLE = json.loads(Path(__file__).with_name("article.json").read_text())
 
 
 def shipped():
@@ -41,7 +43,7 @@ def composed(tmp_path_factory):
     for version in ("0.4.1", "0.9.1"):
         cases = {name: overrides for name, (its, overrides) in shipped().items() if its == version}
         cases |= {version: []}  # verl's own configuration
-        cases |= {"script": [override(*one) for one in SCRIPT.items()]} if version == "0.4.1" else {}
+        cases |= {"script": [override(*one) for one in ARTICLE["script"].items()]} if version == "0.4.1" else {}
         made = composed_by(version, cases, folder)
         results.update({name: made[name] for name in cases})
         results[f"references of {version}"] = made["references"]
@@ -63,7 +65,7 @@ def test_camino_2025_is_the_articles_script_and_nothing_else(arm, composed):
     # What follows the model's path; a run's length, its seed, and that old checkpoints are deleted.
     ourselves = {"critic.model.tokenizer_path", "reward_model.model.input_tokenizer", "trainer.total_training_steps"}
     ourselves |= {"data.seed", "trainer.max_actor_ckpt_to_keep", "trainer.logger", f"{ROLLOUT}.name"}
-    assert differ - set(ELSEWHERE) <= ourselves
+    assert differ - set(ARTICLE["elsewhere"]) <= ourselves
     assert ours[f"{ROLLOUT}.name"] == arm
 
 

@@ -1,6 +1,8 @@
 """TRL's and ms-swift's own console programs, unedited, in a script that runs in their stacks' environments."""
 
 import json
+import shutil
+from pathlib import Path
 
 import pytest
 
@@ -11,37 +13,7 @@ from workflow.runs.paths import RunPaths
 
 from .script_bench import ScriptBench
 
-TRL = """#!/bin/bash
-set -euo pipefail
-export HF_HUB_OFFLINE=1
-trl grpo --config grpo.yaml --temperature 0.9 --output_dir out
-"""
-TRL_YAML = """model_name_or_path: model
-dataset_name: data
-reward_funcs: [think_format_reward]
-per_device_train_batch_size: 4
-gradient_accumulation_steps: 1
-num_generations: 4
-max_completion_length: 8
-max_steps: 3
-logging_steps: 1
-save_strategy: "no"
-report_to: none
-use_cpu: true
-bf16: false
-gradient_checkpointing: false
-"""
-SWIFT = """#!/bin/bash
-set -euo pipefail
-swift rlhf \\
-    --rlhf_type grpo \\
-    --model model --model_type qwen2 --template qwen2_5 --use_hf true --tuner_type full --check_model false \\
-    --dataset data/train.jsonl --reward_funcs format \\
-    --per_device_train_batch_size 4 --gradient_accumulation_steps 1 \\
-    --num_generations 4 --max_completion_length 8 --temperature 0.9 --max_steps 3 \\
-    --logging_steps 1 --save_strategy no --report_to none \\
-    --torch_dtype float32 --bf16 false --gradient_checkpointing false --output_dir out
-"""
+PROGRAMS = Path(__file__).with_name("programs")
 
 
 @pytest.fixture
@@ -59,7 +31,7 @@ def project(made_inputs, tmp_path):
         key = "messages" if "swift" in script else "prompt"
         rows = [{key: [{"role": "user", "content": f"{a} + {b}?"}], "solution": str(a + b)} for a, b in sums]
         (folder / "data" / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-        (folder / "grpo.yaml").write_text(TRL_YAML)
+        shutil.copy(PROGRAMS / "grpo.yaml", folder)
         return made[0]
 
     yield make
@@ -67,10 +39,9 @@ def project(made_inputs, tmp_path):
 
 
 @pytest.mark.full("a training by trl's and one by ms-swift's own program: minutes")
-@pytest.mark.parametrize(
-    ("trainer", "stack", "script"), [("trl", TRANSFORMERS, TRL), ("swift", "swift-transformers-cpu", SWIFT)]
-)
-def test_a_trainers_own_program_runs_unedited_and_its_log_is_read(project, stack_python, trainer, stack, script):
+@pytest.mark.parametrize(("trainer", "stack"), [("trl", TRANSFORMERS), ("swift", "swift-transformers-cpu")])
+def test_a_trainers_own_program_runs_unedited_and_its_log_is_read(project, stack_python, trainer, stack):
+    script = (PROGRAMS / f"{trainer}.sh").read_text()
     one = project(script)
     one.spec = one.plan(python=str(stack_python(stack)), words=["temperature=1.0"]).runs["a-s0"].spec
     head = one.start()
