@@ -175,15 +175,8 @@ def require_working_gpus(attempt: Mapping[str, Any], stack: str, name: str = "ve
     The login node cannot run these checks. The result is the file `name` in the attempt's folder. A Python outside a
     stack is not checked.
     """
-    verified = _verified(attempt)
-    if verified is None:
-        return
-    if "run" not in retry_io(lambda: read_json(verified), _STACK):
-        raise UserError(
-            f"the stack {stack} was verified by an older rolloutbench, without its run-time environment; run "
-            f"`python -m workflow.stacks build {stack}`, which only verifies it again"
-        )
-    _require_verified(attempt, stack, ["--gpu"], name)
+    if _verified(attempt) is not None:
+        _require_verified(attempt, stack, ["--gpu"], name)
 
 
 def require_working_nodes(attempt: Mapping[str, Any], stack: str, while_waiting: Callable[[], None]) -> None:

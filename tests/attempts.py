@@ -9,6 +9,7 @@ import psutil
 import pytest
 
 from common.dotted import flatten
+from common.files import inputs_sha256
 from engines import engine_named
 from node.hardware import set_environment
 
@@ -117,28 +118,32 @@ def made_inputs(stack_python, tmp_path_factory):
 
 
 def write_attempt(run_folder, inputs, number=1, rewards=None, words=None, **trainer_args):
-    """Write spec.json and an attempt.json as the launcher would; returns the attempt's path."""
-    fingerprint = "ab" * 32
-    run_folder.mkdir(parents=True, exist_ok=True)
+    """`order_attempt` of a training with TRL."""
     spec = {
         "experiment": "tests",
         "run_id": run_folder.name,
         "stack": VLLM if trainer_args.get("use_vllm") else SGLANG if trainer_args.get("use_sglang") else TRANSFORMERS,
         "workload": {"rewards": rewards or REWARDS, **(words or {})},
         "trainer_args": {**TRAINER_ARGS, **trainer_args},
-        "fingerprint": fingerprint,
+        "fingerprint": "ab" * 32,
     }
-    (run_folder / "spec.json").write_text(json.dumps(spec))
+    return order_attempt(run_folder, inputs, spec, number)
+
+
+def order_attempt(run_folder, inputs, spec, number=1):
+    """Write spec.json and an attempt.json as the launcher would; returns the attempt's path."""
     folder = run_folder / "attempts" / str(number)
     folder.mkdir(parents=True)
+    (run_folder / "spec.json").write_text(json.dumps(spec))
     attempt = {
         "attempt": number,
-        "run_id": run_folder.name,
-        "fingerprint": fingerprint,
+        "run_id": spec["run_id"],
+        "fingerprint": spec["fingerprint"],
         "spec": str(run_folder / "spec.json"),
         "inputs": str(inputs),
+        "inputs_sha256": inputs_sha256(json.loads(inputs.read_text())),
         "attempt_dir": str(folder),
-        "checkpoint_dir": str(run_folder / "checkpoints" / fingerprint[:12]),
+        "checkpoint_dir": str(run_folder / "checkpoints" / spec["fingerprint"][:12]),
         "cpus": TRAINED_ON,
     }
     (folder / "attempt.json").write_text(json.dumps(attempt))

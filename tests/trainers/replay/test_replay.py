@@ -9,14 +9,26 @@ import pytest
 
 from analysis.collect import main as collect
 from common.errors import UserError
-from common.files import inputs_sha256, tree_sha256
+from common.files import tree_sha256
 from trainers.protocol import StackFacts
 from trainers.replay import RELEASE
 from trainers.replay.lengths import draw_lengths, idle_share
 from workflow.config.plan import plan_runs
 from workflow.config.reading import parse_config
 
-from ...attempts import DATA, EAGER, MODEL, SGLANG, TRANSFORMERS, VLLM, prepared, read_lines, run_job, run_warm
+from ...attempts import (
+    DATA,
+    EAGER,
+    MODEL,
+    SGLANG,
+    TRANSFORMERS,
+    VLLM,
+    order_attempt,
+    prepared,
+    read_lines,
+    run_job,
+    run_warm,
+)
 from ..verl.environments import build
 from .test_lengths import steps_table
 
@@ -52,19 +64,8 @@ def planned(engine, workload=None, /, accelerator="cpu", **options):
 
 
 def attempt_of(spec, folder, inputs):
-    """attempt.json of a run whose results lie in a folder, as the launcher writes it."""
-    run = folder / "results" / "replayed" / "runs" / spec["run_id"]
-    told = json.loads(inputs.read_text())
-    attempt = {
-        "inputs_sha256": inputs_sha256(told), "attempt": 1, "run_id": spec["run_id"],
-        "fingerprint": spec["fingerprint"], "spec": str(run / "attempts" / "1" / "spec.json"), "inputs": str(inputs),
-        "attempt_dir": str(run / "attempts" / "1"), "checkpoint_dir": str(run / "checkpoints"), "cpus": 2,
-    }  # fmt: skip
-    (run / "attempts" / "1").mkdir(parents=True)
-    for spec_file in (run, run / "attempts" / "1"):
-        (spec_file / "spec.json").write_text(json.dumps(spec))
-    (run / "attempts" / "1" / "attempt.json").write_text(json.dumps(attempt))
-    return run / "attempts" / "1" / "attempt.json"
+    """attempt.json of a run whose results lie in a folder."""
+    return order_attempt(folder / "results" / "replayed" / "runs" / spec["run_id"], inputs, spec)
 
 
 def replayed(stack_python, plan, folder, inputs):

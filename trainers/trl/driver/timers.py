@@ -1,24 +1,9 @@
-"""Maps TRL's timers to phases (source: TRL 1.16 and transformers 5.17) in this tree:
+"""Maps TRL's timers to the phases of trainer.toml (source: TRL 1.16 and transformers 5.17).
 
-step                              on_step_begin -> on_step_end; its residual is gradient clipping, the learning
-                                  rate's step, zero_grad
-  training_step                   what TRL logs as step_time, summed over the accumulation window
-    prepare_inputs                GRPOTrainer._prepare_inputs; residual: tokenizing, padding, advantages, metrics
-      sync_weights                before generation, when the weights have changed since the last time
-        merge_adapter             a LoRA adapter is merged into the weights, and removed again
-      generate                    what the trainer waits for: from handing over prompts to having token ids
-      extract                     log-probabilities are taken out of the engine's answer (vLLM colocated, SGLang)
-      wait                        for the slowest engine, if several processes generate
-      sleep                       vLLM frees its cache and weights, or wakes up, with vllm_enable_sleep_mode;
-                                  waking up for new weights is part of sync_weights
-      old_log_prob                only if samples outlive the weights, or vLLM's importance sampling is corrected
-      ref_log_prob                only if beta > 0
-      rewards                     GRPOTrainer._calculate_rewards
-        <reward>                  each reward function
-    compute_loss
-      policy_log_prob
-    backward                      Accelerator.backward
-  optimizer_step                  on_pre_optimizer_step -> on_optimizer_step, which is optimizer.step() alone
+`step` goes from on_step_begin to on_step_end, `optimizer_step` from on_pre_optimizer_step to on_optimizer_step, so that
+it is optimizer.step() alone; `training_step` is what TRL logs as step_time, summed over the accumulation window.
+There is an `old_log_prob` only if samples outlive the weights or vLLM's importance sampling is corrected, a
+`ref_log_prob` only if beta > 0, `extract` with a colocated vLLM and with SGLang, `sleep` with vllm_enable_sleep_mode.
 """
 
 from __future__ import annotations
