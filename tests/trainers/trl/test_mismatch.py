@@ -45,8 +45,8 @@ engines.sync_through_reload = sync_twice
 """
 
 
-def trained(python, attempt, before=""):
-    done = run_warm(python, "-c", before + TRAIN, attempt, **EAGER)
+def trained(python, attempt, before="", **changes):
+    done = run_warm(python, "-c", before + TRAIN, attempt, **changes)
     assert done.returncode == 0, done.stderr
     return read_lines(attempt.parent / "metrics.jsonl")
 
@@ -61,7 +61,7 @@ def test_vllm_is_near_the_trainer_until_it_keeps_old_weights(stack_python, made_
     attempt = write_attempt(
         tmp_path / "vllm-s0", made_inputs, **VLLM_ARGS, max_steps=4, save_strategy="no", learning_rate=1e-2
     )
-    lines = trained(stack_python(VLLM), attempt, SLOW_AND_FORGETFUL)
+    lines = trained(stack_python(VLLM), attempt, SLOW_AND_FORGETFUL, **EAGER)
     for line in lines:
         check_tree(line["phases"])
         assert set(line["phases"]) == COMMON | {f"{PREPARE}/{name}" for name in ("sync_weights", "extract")}

@@ -335,8 +335,8 @@ print("\\n" + json.dumps(told))
 
 
 def test_mistakes_are_one_line(stack_python, made_inputs, tmp_path):
-    def order(name, asked=None, **changes):
-        path = write_attempt(tmp_path / name, made_inputs, **changes)
+    def order(name, asked=None, inputs=made_inputs, **changes):
+        path = write_attempt(tmp_path / name, inputs, **changes)
         path.write_text(json.dumps(json.loads(path.read_text()) | (asked or {})))
         return str(path)
 
@@ -347,7 +347,7 @@ def test_mistakes_are_one_line(stack_python, made_inputs, tmp_path):
             inputs[entry] |= {"path": str(made_inputs.parent / inputs[entry]["path"]), **changed.get(entry, {})}
         inputs["reward_models"][judge] |= changed.get("judge", {})
         (tmp_path / f"{name}.json").write_text(json.dumps(inputs))
-        return order(name, {"inputs": str(tmp_path / f"{name}.json")})
+        return order(name, inputs=tmp_path / f"{name}.json")
 
     (judge,) = json.loads(made_inputs.read_text())["reward_models"]
     (tmp_path / "empty.json").write_text("{}")
