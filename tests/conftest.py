@@ -130,33 +130,20 @@ def pytest_runtestloop():
     gc.enable()
 
 
-_PRINTED: list[str] = []
-
-
-def _searched(communicate):
-    @functools.wraps(communicate)
-    def searched(*args, **options):
-        streams = communicate(*args, **options)
-        _PRINTED.extend(filter(None, (planted.in_text(stream) for stream in streams if stream)))
-        return streams
-
-    return searched
-
-
 # What a program that a test starts prints is searched; of a test's own process, what the test reads of it.
-subprocess.Popen.communicate = _searched(subprocess.Popen.communicate)
-WarmJob.communicate = _searched(WarmJob.communicate)
+subprocess.Popen.communicate = planted.searched(subprocess.Popen.communicate)
+WarmJob.communicate = planted.searched(WarmJob.communicate)
 
 
 @pytest.fixture
 def capsys(capsys):
-    capsys.readouterr = _searched(capsys.readouterr)
+    capsys.readouterr = planted.searched(capsys.readouterr)
     return capsys
 
 
 @pytest.fixture
 def capfd(capfd):
-    capfd.readouterr = _searched(capfd.readouterr)
+    capfd.readouterr = planted.searched(capfd.readouterr)
     return capfd
 
 
@@ -196,9 +183,9 @@ def rolloutbench(tmp_path, monkeypatch, capsys):
 def no_planted_secret_is_told(request):
     """Nothing that a test prints, or writes for others, has one of the planted secrets (tests/planted.py)."""
     folder = request.getfixturevalue("tmp_path") if "tmp_path" in request.fixturenames else None
-    _PRINTED.clear()
+    planted.PRINTED.clear()
     yield
-    assert not _PRINTED, f"a secret is printed: {_PRINTED[0]}"
+    assert not planted.PRINTED, f"a secret is printed: {planted.PRINTED[0]}"
     for path, around in planted.in_files(folder) if folder else ():
         pytest.fail(f"a secret is in {path}, which others may read: {around}")
 

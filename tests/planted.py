@@ -4,6 +4,7 @@ tests/conftest.py puts the first two into the environment of all tests, and look
 one in what it wrote by itself plants it in a file with the line `INPUT`: such a file was given, not written.
 """
 
+import functools
 import os
 import stat
 from pathlib import Path
@@ -31,11 +32,27 @@ MOST_BYTES = 4_000_000
 """Larger files are weights, and logs that a test makes long."""
 
 
+PRINTED: list[str] = []
+"""What has a planted secret of what the programs of the running test have printed."""
+
+
 def in_text(text):
     """The part of a text around a planted secret; empty without one."""
     content = text if isinstance(text, bytes) else str(text).encode(errors="replace")
     at = content.find(MARK.encode())
     return "" if at < 0 else content[max(0, at - 120) : at + 60].decode(errors="replace")
+
+
+def searched(communicate):
+    """A function that returns a program's streams, and notes planted secrets in them."""
+
+    @functools.wraps(communicate)
+    def streams_of(*args, **options):
+        streams = communicate(*args, **options)
+        PRINTED.extend(filter(None, (in_text(stream) for stream in streams if stream)))
+        return streams
+
+    return streams_of
 
 
 def in_files(folder):

@@ -1,15 +1,11 @@
 """Makes what the goldens keep: runs the product in an empty folder, and reads numbers from the files that it writes."""
 
-import contextlib
-import io
 import json
 import os
 import shutil
-import subprocess
 import sys
 from importlib.metadata import entry_points
 from pathlib import Path
-from unittest import mock
 
 import pandas as pd
 import yaml
@@ -18,6 +14,7 @@ from workflow.stacks.definition import load_stack, verify_id
 
 from .. import patience
 from ..analysis.wandb_server import KEY, ServedRun, WandbServer
+from ..programs import ran
 
 ROOT = Path(__file__).resolve().parents[2]
 DATA = Path(__file__).with_name("data")
@@ -37,21 +34,9 @@ def _environment():
 
 
 def rolloutbench(folder, *arguments):
-    """The program in this process: its start takes ten times as long as most of its commands."""
+    """The program in this process."""
     (program,) = entry_points(group="console_scripts", name="rolloutbench")
-    main, out, err, code = program.load(), io.StringIO(), io.StringIO(), None
-    with (
-        contextlib.chdir(folder),
-        mock.patch.object(sys, "argv", [program.name, *arguments]),
-        mock.patch.dict(os.environ, _environment(), clear=True),
-        contextlib.redirect_stdout(out),
-        contextlib.redirect_stderr(err),
-    ):
-        try:
-            main()
-        except SystemExit as ended:
-            code = ended.code
-    return subprocess.CompletedProcess(arguments, 0 if code is None else code, out.getvalue(), err.getvalue())
+    return ran(program.load(), arguments, folder, _environment())
 
 
 def snakemake(folder, config, *arguments, env=None):

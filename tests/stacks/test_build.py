@@ -244,9 +244,7 @@ def test_a_source_that_does_not_answer_is_told_without_its_password(tiny, tmp_pa
 
 @pytest.mark.full("stacks are built")
 def test_a_disk_that_fills_up_is_told(site, index, tmp_path, small_disk):
-    index.add(write_wheel(tmp_path / "wheels", "rbt-large", "1.0", payload=4 * 2**20))
-    site.write_stack("rbt-large\n")
-    assert site.run("lock", "tiny").returncode == 0
+    site.write_locked(index, write_wheel(tmp_path / "wheels", "rbt-large", "1.0", payload=4 * 2**20))
     site.stacks = small_disk
     failed = site.build()
     assert failed.returncode == 1 and "the disk is full" in failed.stderr, failed.stderr

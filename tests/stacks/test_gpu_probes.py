@@ -103,13 +103,12 @@ def crash():
 
 def test_a_check_that_hangs_or_crashes_is_ended_and_named_and_the_rest_is_not_begun(site, index, tmp_path):
     many = f"4711.{os.getpid()}"  # seconds, which no other run of this test sleeps
-    index.add(write_wheel(tmp_path / "wheels", "rbt-alpha", "1.0", code=HANGING.replace("MANY", many)))
+    wheel = write_wheel(tmp_path / "wheels", "rbt-alpha", "1.0", code=HANGING.replace("MANY", many))
     probe = "Probe({!r}, 'rbt-alpha', 'works', lambda: __import__('rbt_alpha').{}(), gpu=True, limit_s={})"
     probes = ", ".join(
         [probe.format("crashes", "crash", 60), probe.format("hangs", "hang", 8), probe.format("later", "hang", 60)]
     )
-    site.write_stack("rbt-alpha\n", probes=f"[{probes}]")
-    assert site.run("lock", "tiny").returncode == 0
+    site.write_locked(index, wheel, probes=f"[{probes}]")
     assert site.build().returncode == 0, "none of them is for a login node"
     failed = site.run("verify", "tiny", "--gpu", "--out", str(tmp_path / "out.json"), "--stacks-dir", str(site.stacks))
     assert failed.returncode == 1
@@ -145,10 +144,7 @@ def test_nvcc_is_to_be_of_the_right_major_and_compilers_are_to_compile(tmp_path)
 
 
 def test_a_cpu_stack_is_not_begun_where_it_could_not_run(site, index, tmp_path):
-    index.add(write_wheel(tmp_path / "wheels", "rbt-alpha", "1.0"))
-    site.write_stack("rbt-alpha\n", extra="run_needs: [c++]\n")
-    assert site.run("lock", "tiny").returncode == 0
-    index.asked.clear()
+    site.write_locked(index, write_wheel(tmp_path / "wheels", "rbt-alpha", "1.0"), extra="run_needs: [c++]\n")
     failed = site.build(CXX="no-such-c++")
     assert failed.returncode == 1 and "Traceback" not in failed.stderr
     assert "tiny cannot run on this machine:\n  there is no C++ compiler (no-such-c++): install g++" in failed.stderr

@@ -32,10 +32,8 @@ def preloading(site, index, tmp_path):
     preload, runtime = preloaded_library(tmp_path / "made")
     code = "from pathlib import Path\nPRELOAD = str(Path(__file__).with_name('librbtpreload.so'))\n"
     files = {preload.name: preload.read_bytes(), f"{LIBRARIES}/{RUNTIME}": runtime.read_bytes()}
-    index.add(write_wheel(tmp_path / "wheels", "rbt-cuda", "1.0", code=code, files=files))
-    site.write_stack("rbt-cuda\n", probes=f"[{PROBE}]")
-    locked = site.run("lock", "tiny")
-    assert locked.returncode == 0, locked.stderr
+    wheel = write_wheel(tmp_path / "wheels", "rbt-cuda", "1.0", code=code, files=files)
+    site.write_locked(index, wheel, probes=f"[{PROBE}]")
     return site
 
 
