@@ -14,8 +14,8 @@ from trainers.registry import trainers
 from trainers.verl.releases import releases
 from workflow.stacks.found import OLDEST_PYTHON
 
-ROOT = Path(__file__).parents[1]
-FLOORS = ("common", "node", "engines", "trainers", "analysis", "workflow")
+from .source import ROOMS, ROOT, files_of, tree
+
 # They are loaded by a stack's Python, where the controller is not installed.
 IN_STACKS = (
     *("common", "node", "engines", "trainers/__init__.py", "trainers/resolve.py", "trainers/*/driver"),
@@ -25,17 +25,11 @@ IN_STACKS = (
 
 def imported(file):
     """The modules that a file imports, anywhere in it."""
-    for node in ast.walk(ast.parse(file.read_text())):
+    for node in ast.walk(tree(file)):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.level == 0:
             yield node.module or ""
-
-
-def files_of(pattern):
-    found = [path for at in ROOT.glob(pattern) for path in (sorted(at.rglob("*.py")) if at.is_dir() else [at])]
-    assert found, pattern
-    return found
 
 
 def test_the_contracts_of_imports_are_kept():
@@ -48,16 +42,14 @@ def test_the_contracts_of_imports_are_kept():
 
 def test_no_modules_import_each_other_in_a_circle():
     """Annotations may: a case names its trainer, whose checks take cases."""
-    files = [file for floor in FLOORS for file in files_of(floor)]
+    files = [file for room in ROOMS for file in files_of(room)]
     modules = {".".join(file.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): file for file in files}
     graph = {}
     for name, file in modules.items():
-        tree = ast.parse(file.read_text())
-        typing = [
-            node for node in ast.walk(tree) if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
-        ]
+        nodes = [*ast.walk(tree(file))]
+        typing = [node for node in nodes if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)]
         skipped = {id(one) for block in typing for node in block.body for one in ast.walk(node)}
-        found = [one for one in ast.walk(tree) if isinstance(one, ast.ImportFrom) and id(one) not in skipped]
+        found = [one for one in nodes if isinstance(one, ast.ImportFrom) and id(one) not in skipped]
         parts = {(one.module or "", alias.name) for one in found for alias in one.names}
         graph[name] = {at if (at := f"{module}.{part}") in modules else module for module, part in parts} - {name}
     graphlib.TopologicalSorter(graph).prepare()
@@ -82,9 +74,9 @@ def test_common_imports_only_the_standard_library():
 
 def test_imports_of_benches_and_scripts_exist():
     """No type checker reads them, and they run too long for a test."""
-    missing, here = [], {*FLOORS, "bench", "tests"}
+    missing, here = [], {*ROOMS, "bench", "tests"}
     for file in [*files_of("bench"), *files_of("scripts")]:
-        for node in ast.walk(ast.parse(file.read_text())):
+        for node in ast.walk(tree(file)):
             if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] in here:
                 module = importlib.import_module(node.module)
                 for alias in node.names:
@@ -97,8 +89,8 @@ def test_imports_of_benches_and_scripts_exist():
 
 
 def test_no_two_modules_have_one_name():
-    rooms = [floor for floor in FLOORS if floor not in ("trainers", "engines")]
-    names = [file.stem for floor in rooms for file in files_of(floor) if not file.stem.startswith("__")]
+    rooms = [room for room in ROOMS if room not in ("trainers", "engines")]
+    names = [file.stem for room in rooms for file in files_of(room) if not file.stem.startswith("__")]
     assert sorted(names) == sorted({*names})
 
 
@@ -114,7 +106,7 @@ NAMES = {
 
 def literals_compared(file):
     """The comparisons of a file in which such a name stands as a literal."""
-    for node in ast.walk(ast.parse(file.read_text())):
+    for node in ast.walk(tree(file)):
         if isinstance(node, ast.Compare):
             sides = [*node.comparators, node.left]
             values = [one for side in sides for one in (getattr(side, "elts", None) or [side])]
@@ -122,7 +114,7 @@ def literals_compared(file):
                 yield f"{file.name}:{node.lineno} {ast.unparse(node)}"
 
 
-@pytest.mark.parametrize("floor", [floor for floor in FLOORS if floor not in ("engines", "trainers")])
-def test_no_comparison_with_a_trainers_or_engines_name(floor):
+@pytest.mark.parametrize("room", [room for room in ROOMS if room not in ("engines", "trainers")])
+def test_no_comparison_with_a_trainers_or_engines_name(room):
     """It asks the object of its folder instead (trainers/protocol.py, engines/engine.py)."""
-    assert not [one for file in files_of(floor) for one in literals_compared(file)]
+    assert not [one for file in files_of(room) for one in literals_compared(file)]

@@ -5,9 +5,12 @@ import json
 import pytest
 import yaml
 
+from .goldens.made import numbers_of
+from .goldens.test_goldens import stored
 from .importing import ROOT, run_snakemake
 
 NAME = "camino-2025-published"
+WHOLE = pytest.mark.full("a whole workflow; that of tests/goldens reads every format")
 
 
 def experiment(name):
@@ -26,6 +29,12 @@ def results(tmp_path_factory):
     return folder / "results" / NAME
 
 
+@WHOLE
+def test_its_numbers_are_as_they_were(results):
+    assert numbers_of(results.parents[1], NAME) == stored("article")
+
+
+@WHOLE
 def test_the_report_shows_them_and_does_not_claim_what_they_do_not_carry(results):
     report = (results / "report.md").read_text(encoding="utf-8")
     for figure in ("879.9", "878.9", "410.5", "408.2", "2.15x", "2.22x"):
@@ -35,6 +44,7 @@ def test_the_report_shows_them_and_does_not_claim_what_they_do_not_carry(results
     assert "- ≠ Unequal terms (" in report and "2.15x" in report
 
 
+@WHOLE
 def test_the_report_says_why_the_sums_differ_and_how_near_the_floor_generation_is(results):
     for name in ("report.md", "report.html"):
         report = (results / name).read_text(encoding="utf-8")
@@ -42,6 +52,7 @@ def test_the_report_says_why_the_sums_differ_and_how_near_the_floor_generation_i
             assert words in report, words
 
 
+@WHOLE
 def test_the_ledger_says_why_the_arms_were_not_equal(results):
     preflight = json.loads((results / "preflight.json").read_text(encoding="utf-8"))
     unequal = [finding["code"] for finding in preflight["findings"] if finding["level"] == "unequal"]

@@ -1,6 +1,7 @@
 """The pages name files and modules that exist, and those that are generated are current."""
 
 import ast
+import functools
 import importlib.util
 import re
 from pathlib import Path
@@ -14,10 +15,10 @@ from workflow.preflight.variables import VARIABLES
 from workflow.stacks import load_stack, stack_names
 
 from .goldens.codes import codes_of_tables, is_made_in, texts_in
-from .importing import ROOT
+from .source import ROOMS, ROOT, files_of, texts_of, tree
 
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
-PACKAGES = ("common", "node", "engines", "trainers", "analysis", "workflow", "bench", "gpu_kit", "tests")
+PACKAGES = (*ROOMS, "bench", "gpu_kit", "tests")
 FOLDERS = (*PACKAGES, "rules", "envs", "profiles", "experiments", "scripts", "docs", "slurm", ".ci")
 # What a run, a build or `rolloutbench new` makes, below folders of the repository.
 MADE = re.compile(r"\.egg-info|/slurm\.conf$|^profiles/my$")
@@ -30,7 +31,7 @@ LEVELS = {"impossible", "unequal", "odd"}
 
 def codes_in(file):
     """The codes of the findings that a module makes: the first word that may be one, of what they are made with."""
-    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+    for node in ast.walk(tree(file)):
         made = getattr(node.func, "id", "") if isinstance(node, ast.Call) else ""
         if made in ("Finding", "_finding", "Rule", "Problem", "Behaviour"):
             given = [*node.args, *(one.value for one in node.keywords)]
@@ -55,6 +56,12 @@ def paths_in(page):
             yield word
 
 
+@functools.cache
+def ends_of_paths():
+    files = [path.relative_to(ROOT) for folder in FOLDERS for path in (ROOT / folder).rglob("*.*")]
+    return {Path(*path.parts[-n:]) for path in files for n in range(1, len(path.parts) + 1)}
+
+
 def bare_names_in(page):
     """Names of modules in backticks, alone or with the end of their path."""
     # setup.py is every package's own, and verl's path begins with its name.
@@ -77,9 +84,7 @@ def test_what_a_page_names_exists(page):
         pattern = re.sub(r"<[^>]*>|\{[^}]*\}", "*", name.split(":")[0]).rstrip("/")
         if not exists(pattern, base):
             missing.append(word)
-    files = [path.relative_to(ROOT) for folder in FOLDERS for path in (ROOT / folder).rglob("*.*")]
-    known = {Path(*path.parts[-n:]) for path in files for n in range(1, len(path.parts) + 1)}
-    missing += sorted(name for name in bare_names_in(text) if Path(name) not in known)
+    missing += sorted(name for name in bare_names_in(text) if Path(name) not in ends_of_paths())
     for module in modules_in(text):
         try:
             found = importlib.util.find_spec(module) is not None
@@ -116,22 +121,11 @@ def test_the_pages_give_commands_the_flags_that_they_have(capsys):
     assert unknown == []
 
 
-def texts_of(tree):
-    """Every text in a program; what is put into it, and what is added to it, is a NUL character."""
-    for node in ast.walk(tree):
-        if isinstance(node, ast.JoinedStr):
-            parts = (str(one.value) if isinstance(one, ast.Constant) else "\0" for one in node.values)
-            yield "".join(parts) + "\0"
-        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
-            yield node.value + "\0"
-
-
 def test_every_message_of_the_troubleshooting_page_is_one_of_the_programs():
     page = (ROOT / "docs" / "troubleshooting.md").read_text(encoding="utf-8")
     messages = re.findall(r"^\| `([^`]*)` \|(?!\s*shows)", page.partition("## Before anything runs")[2], re.MULTILINE)
     assert len(messages) >= 20
-    files = [file for folder in PACKAGES[:6] for file in (ROOT / folder).rglob("*.py")]
-    programs = ["\n".join(texts_of(ast.parse(file.read_text(encoding="utf-8")))) for file in files]
+    programs = [texts_of(file) for room in ROOMS for file in files_of(room)]
     unknown = []
     for message in messages:
         # Between two placeholders a whole piece, all of them in one module.
@@ -171,7 +165,7 @@ def test_the_preflight_page_names_every_code_and_no_other():
 
 def test_what_the_code_says_of_its_own_files_exists():
     """In comments, docstrings and messages."""
-    files = [file for folder in PACKAGES[:6] for file in (ROOT / folder).rglob("*.py")]
+    files = [file for room in ROOMS for file in files_of(room)]
     files += [*ROOT.glob("rules/*.smk"), *ROOT.glob("scripts/*.*"), *ROOT.glob("profiles/*/*.*"), ROOT / "config.yaml"]
     missing = []
     for file in files:

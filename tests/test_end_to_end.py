@@ -1,33 +1,40 @@
-"""The whole way for real: Snakemake, both stacks, both engines, wandb, the report. Only the sizes are small."""
+"""The whole way for real: `make quickstart`, both stacks, both engines, wandb, the report. Only the sizes are small."""
 
 import contextlib
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pandas as pd
 import psutil
 import pytest
-
-from workflow.stacks import load_stack, lock_id, verify_id
+import yaml
 
 from . import patience
 from .site_folder import ROOT, STACKS, Site
 from .test_module import DEPLOYED
 
+pytestmark = pytest.mark.full("trainings with both engines; tests/slurm/test_training.py trains the quickstart")
+VENV = Path(sys.prefix)
+
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory, stack_python):
-    """The site after a first, whole run: two arms, one seed."""
+    """The site after `make quickstart`: two arms, one seed."""
     for stack in STACKS:
         stack_python(stack)
     one = Site(tmp_path_factory.mktemp("site"))
-    finished = one.snakemake()
+    for name in ("Makefile", "scripts", "envs", "pyproject.toml"):
+        (one.folder / name).symlink_to(ROOT / name)
+    (one.folder / "config.yaml").write_text(yaml.safe_dump(one.config, sort_keys=False))
+    # The environment of these tests is as good as one of this folder.
+    make = ["make", "-o", f"{VENV}/controller.stamp", f"VENV={VENV}", "quickstart"]
+    finished = patience.run(make, 900, cwd=one.folder, env=one.env)
     assert finished.returncode == 0, finished.stdout + finished.stderr
-    assert "vllm-s0: step 4/4" in finished.stderr
+    assert finished.stdout.startswith("vllm vs transformers: not resolved, one run an arm"), finished.stdout
     return one
 
 
@@ -76,87 +83,10 @@ def test_the_reports_numbers_are_the_trainers(site):
     assert ratio["value"] == [estimates["equal_work" if ratio["unit"] == "at equal work" else "per_step"]] * 2
 
 
-def test_again_there_is_nothing_to_do(site):
-    again = site.snakemake()
-    assert again.returncode == 0, again.stderr
-    assert "Nothing to be done" in again.stderr
-
-
-@pytest.mark.promise("a-finished-run-is")
-@pytest.mark.full("more trainings")
-def test_a_finished_run_is_never_redone(site):
-    """Even if Snakemake is told to, or its own files are gone."""
-    (site.results / "runs" / "vllm-s0" / "done.json").unlink()
-    forced = site.snakemake("--forcerun", "train")
-    assert forced.returncode == 0, forced.stderr
-    assert "vllm-s0: already finished (attempt 1)" in forced.stderr
-    assert site.attempts("vllm-s0") == [1]
-    assert site.attempts("transformers-s0") == [1]
-
-
-def test_a_stack_that_is_verified_again_retrains_nothing(site):
-    """`build` after an upgrade writes a new verify.json, which the training rule has among its inputs."""
-    stacks = site.folder / ".stacks"
-    shared = stacks.readlink()
-    stacks.unlink()
-    for stack in STACKS:
-        lock, checks = lock_id(load_stack(stack)), verify_id(load_stack(stack))
-        folder = stacks / stack / lock
-        folder.mkdir(parents=True)
-        (folder / "env").symlink_to(shared / stack / lock / "env")
-        for name in (f"verify-{checks}.json", "verify.json"):
-            shutil.copyfile(shared / stack / lock / f"verify-{checks}.json", folder / name)
-    again = site.snakemake()
-    shutil.rmtree(stacks)
-    stacks.symlink_to(shared)
-    assert again.returncode == 0, again.stderr
-    assert site.attempts("vllm-s0") == site.attempts("transformers-s0") == [1]
-
-
-@pytest.mark.promise("a-damaged-or-deleted")
-@pytest.mark.full("more trainings")
-def test_a_damaged_file_is_missed_told_and_mended(site):
-    """Not hidden behind a report that is there, and not paid for with a new training."""
-    done = site.results / "runs" / "vllm-s0" / "done.json"
-    done.write_text('{"run')
-    (site.results / "runs" / "vllm-s0" / "steps.parquet").unlink()
-    broken = site.snakemake()
-    assert broken.returncode != 0
-    said = broken.stderr.rstrip().splitlines()
-    last = next(index for index, line in reversed(list(enumerate(said))) if line.startswith("error:"))
-    assert "runs/vllm-s0/done.json is not JSON" in said[last] and "delete it and start again" in said[last]
-    assert len(said) - last <= 6, "the message is the last thing that is said, but for Snakemake's own word"
-    done.unlink()
-    mended = site.snakemake()
-    assert mended.returncode == 0, mended.stderr
-    assert site.attempts("vllm-s0") == [1]
-    assert (site.results / "runs" / "vllm-s0" / "steps.parquet").exists()
-
-
-@pytest.mark.full("more trainings")
 def test_snakemakes_own_report_can_be_made(site):
     made = site.snakemake("--report", str(site.folder / "snakemake-report.zip"))
     assert made.returncode == 0, made.stderr
     assert (site.folder / "snakemake-report.zip").stat().st_size > 0
-
-
-@pytest.mark.promise("a-changed-report-setting")
-def test_a_changed_report_setting_retrains_nothing(site):
-    site.config["warmup_steps"] = 2
-    dry = site.snakemake("--dry-run")
-    assert dry.returncode == 0, dry.stderr
-    assert "rule report" in dry.stdout + dry.stderr
-    assert "rule train" not in dry.stdout + dry.stderr
-    site.config["warmup_steps"] = 1
-
-
-@pytest.mark.promise("a-changed-workload-lock")
-def test_a_changed_workload_retrains_every_run_of_it(site):
-    site.config["workload"]["temperature"] = 0.7
-    dry = site.snakemake("--dry-run", "--quiet", "progress")
-    assert dry.returncode == 0, dry.stderr
-    assert (dry.stdout + dry.stderr).count("rule train:") == 2
-    site.config["workload"]["temperature"] = 1.0
 
 
 STOPS_AFTER_TWO_STEPS = """
@@ -171,7 +101,6 @@ os.kill(int(sys.argv[1]), signal.SIGSTOP)
 
 
 @pytest.mark.promise("a-killed-run-resumes", "a-killed-snakemake-leaves")
-@pytest.mark.full("more trainings")
 def test_killed_in_the_middle_the_next_start_finishes_what_is_missing(site):
     """Two more runs; Snakemake and all that it started is killed in the first of them.
 
@@ -220,7 +149,6 @@ def test_killed_in_the_middle_the_next_start_finishes_what_is_missing(site):
     assert whole.groupby("attempt").resumed.first().to_dict() == {1: False, 2: True}
 
 
-@pytest.mark.full("more trainings")
 def test_an_imported_arm_is_compared_with_a_trained_one(site):
     """The transformers run again, as somebody else would have it: wandb's offline folder and nothing beside it."""
     before = site.config
@@ -244,7 +172,6 @@ def test_an_imported_arm_is_compared_with_a_trained_one(site):
     assert {row["setting"] for row in ledger if row["values"].get("old") not in (None, "unknown")}
 
 
-@pytest.mark.full("more trainings")
 def test_replays_of_a_trained_runs_lengths_stand_beside_the_training(site):
     before, runs = site.config, site.results / "runs"
     trained = pd.read_parquet(runs / "vllm-s0" / "steps.parquet")
@@ -267,15 +194,3 @@ def test_replays_of_a_trained_runs_lengths_stand_beside_the_training(site):
         assert made(pd.read_parquet(runs / f"{name}-s0" / "steps.parquet")) == made(trained)
     verdicts = json.loads((site.results / "verdict.json").read_text())["arms"]
     assert [one["arm"] for one in verdicts] == ["vllm", "vllm-alone"]
-
-
-def test_bad_input_is_one_message_and_loses_nothing(site):
-    before = site.attempts("vllm-s0")
-    site.config["workload"]["data"] = {"source": str(site.folder / "data.jsonl"), "prompt_column": "q"}
-    (site.folder / "data.jsonl").write_text('{"question": "1 + 1?", "answer": "2"}\n')
-    wrong = site.snakemake()
-    assert wrong.returncode != 0
-    assert "Traceback" not in wrong.stdout + wrong.stderr
-    assert "question" in wrong.stderr and "prompt_column" in wrong.stderr
-    assert site.attempts("vllm-s0") == before
-    assert (site.results / "runs" / "vllm-s0" / "attempts" / "1" / "done.json").exists()

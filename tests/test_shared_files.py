@@ -17,11 +17,11 @@ from trainers.verl.driver import in_ray, step_hooks
 from trainers.verl.driver.checkpoints import prepare
 
 from .node.test_files import make_checkpoint
+from .source import ROOT, tree
 from .trainers.verl.test_verl_checkpoints import write_checkpoint
 
 pytestmark = pytest.mark.promise("files-that-cannot-be")
 
-ROOT = Path(__file__).parents[1]
 # All that runs on a node between an attempt's start and its end.
 DURING_A_TRAINING = (
     *("node/*.py", "engines/**/*.py", "trainers/*/driver/*.py"),
@@ -127,7 +127,7 @@ class Reads(ast.NodeVisitor):
 
 def reads():
     files = sorted({file for pattern in DURING_A_TRAINING for file in ROOT.glob(pattern)})
-    return {str(file.relative_to(ROOT)): Reads(ast.parse(file.read_text())) for file in files}
+    return {str(file.relative_to(ROOT)): Reads(tree(file)) for file in files}
 
 
 def test_what_runs_during_a_training_reads_no_shared_file_without_a_guard():

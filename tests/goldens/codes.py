@@ -3,7 +3,8 @@
 import ast
 import tomllib
 
-FOLDERS = ("common", "node", "engines", "trainers", "analysis", "workflow")
+from ..source import ROOMS, files_of, tree
+
 LEVELS = {"impossible", "unequal", "odd", "error", "warning", "note"}
 
 
@@ -11,8 +12,8 @@ def texts_in(root):
     """Texts that stand where a code stands (behind a level, or as `code`), and all texts."""
     coded = set()
     texts = set()
-    for file in (file for folder in FOLDERS for file in (root / folder).rglob("*.py")):
-        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+    for file in (file for room in ROOMS for file in files_of(room)):
+        for node in ast.walk(tree(file)):
             if isinstance(node, ast.Constant) and isinstance(node.value, str):
                 texts.add(node.value)
             elif isinstance(node, ast.Call):

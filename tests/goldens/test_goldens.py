@@ -18,11 +18,9 @@ def stored(name):
 
 # Every format of a log is among those that are made.
 FULL = pytest.mark.full("whole workflows")
-LONG = ("article", "recorded")
-NAMES = [name for name in MADE if name != "fingerprints"]
 
 
-@pytest.mark.parametrize("name", [pytest.param(n, marks=FULL) if n in LONG else n for n in NAMES])
+@pytest.mark.parametrize("name", ["preflights", "formats", pytest.param("recorded", marks=FULL)])
 def test_every_value_is_as_it_was(name, tmp_path):
     before, now = (text_of(one).splitlines() for one in (stored(name), MADE[name](tmp_path)))
     lines = [line for line in difflib.unified_diff(before, now, n=0) if line[:3] not in ("---", "+++")]
