@@ -31,7 +31,10 @@ class Bench(RunBench):
         python.write_text(text.replace("\n", f"\n{packages}", 1))
 
 
-@pytest.mark.parametrize("spread", ["alone", "by_torchrun", "by_ray", "beside_a_server"])
+@pytest.mark.parametrize(
+    "spread",
+    ["alone", "by_torchrun", "beside_a_server", pytest.param("by_ray", marks=pytest.mark.full("a Ray of its own"))],
+)
 def test_no_process_of_a_training_looks_into_the_users_own_packages(spread, tmp_path, monkeypatch):
     monkeypatch.delenv("PYTHONNOUSERSITE", raising=False)  # as make sets it
     home, seen = tmp_path / "home", tmp_path / "seen"

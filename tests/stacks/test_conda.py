@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from workflow.stacks import stack_environment
+from common.stack_environment import stack_environment
 from workflow.stacks.conda import installer_library
 from workflow.stacks.uv import configured_uv
 

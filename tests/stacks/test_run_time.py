@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from common.errors import UserError
+from common.stack_environment import cache_folder, environment_in
 from workflow.job.training import trainer_environment
-from workflow.stacks.environment import cache_folder, environment_in, run_in_stack
+from workflow.stacks.environment import run_in_stack
 
 from ..preload import RUNTIME, preloaded_library
 from .conftest import PYTHON, write_wheel
@@ -120,7 +121,7 @@ def test_a_folder_of_caches_that_others_can_write_to_is_refused(tmp_path):
 
 HOLD = """
 import os, sys
-from workflow.stacks.environment import cache_folder
+from common.stack_environment import cache_folder
 print(cache_folder("s-0123", os.environ), cache_folder("s-0123", os.environ), flush=True)
 sys.stdin.read()
 """

@@ -14,9 +14,8 @@ import sys
 import time
 from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from common.contracts import AttemptFile, SlurmPlace
 from common.errors import UserError
 from common.files import write_json
 from common.ownership import NotOwnError, own_tree
@@ -47,6 +46,9 @@ from workflow.runs.progress import reached_step, without_new_step
 from workflow.runs.pulse import HeartbeatWatch
 from workflow.slurm import commands as slurm
 from workflow.slurm.commands import SlurmError, may_pass
+
+if TYPE_CHECKING:
+    from common.contracts import AttemptFile, SlurmPlace
 
 # How long a new life waits for the one before it, which ends when it reads of its successor; tests set it lower.
 _TAKE_OVER_S = float(os.environ.get("ROLLOUTBENCH_TAKE_OVER_S", "180"))

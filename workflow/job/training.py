@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from common.retry import exists, keep_watching, retry_io
+from common.stack_environment import stack_environment
 from node.hardware import THREAD_VARIABLES, WAITING
 from trainers import driver_module
 from workflow.job.processes import end_processes, reap_orphans, start_in_session
@@ -26,7 +27,6 @@ from workflow.runs.ends import exit_of, oom_kills
 from workflow.runs.history import FILES, begins_anew, is_own_command
 from workflow.runs.paths import AttemptPaths
 from workflow.runs.pulse import HEARTBEAT_S
-from workflow.stacks import stack_environment
 
 POLL_S = 0.2
 REQUEUE_EXIT_CODE = 75  # a trainer that was stopped and wrote a checkpoint (EX_TEMPFAIL)

@@ -1,6 +1,6 @@
 """Stacks: pinned environments, defined in `envs/`, locked with hashes, built under `.stacks/`.
 
-Snakemake imports this at every parse, so it loads only `definition` and `environment` (standard library and yaml).
+Snakemake imports this at every parse, so it loads only `definition`.
 """
 
 from workflow.stacks.definition import (
@@ -13,7 +13,6 @@ from workflow.stacks.definition import (
     stack_python,
     verify_id,
 )
-from workflow.stacks.environment import stack_environment
 
 __all__ = [
     "Stack",
@@ -21,7 +20,6 @@ __all__ = [
     "found_names",
     "load_stack",
     "lock_id",
-    "stack_environment",
     "stack_names",
     "stack_python",
     "verify_id",

@@ -18,9 +18,10 @@ from typing import Any
 from common.errors import UserError
 from common.files import write_json
 from common.messages import join_first
+from common.stack_environment import environment_in
 from workflow.stacks.conda import CondaPackage, activation, check_conda_lock
 from workflow.stacks.definition import ENVS, STACKS, Stack, built_dir, load_stack, verify_id
-from workflow.stacks.environment import environment_in, run_time
+from workflow.stacks.environment import run_time
 from workflow.stacks.uv import end_of_output
 
 ORIGIN = "origin.json"
