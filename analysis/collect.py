@@ -1,13 +1,10 @@
-"""Collects the steps of finished runs into each run's steps.parquet: `python -m analysis.collect RUN_DIR...`."""
+"""Collects the steps of a finished run into its steps.parquet: `python -m analysis.collect RUN_DIR`."""
 
 from __future__ import annotations
 
 import argparse
-import multiprocessing
-import os
 import sys
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from statistics import median
@@ -189,36 +186,17 @@ def polling_verdicts(chosen: list[ChosenStep], tree: TimerTree, run_id: str) -> 
 
 @shown_output()
 def main(argv: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m analysis.collect", description="Collect the steps of runs.")
-    parser.add_argument("run_dir", type=Path, nargs="+", metavar="RUN_DIR", help="results/<experiment>/runs/<run_id>")
-    parser.add_argument("--out", type=Path, help="the steps.parquet to write (RUN_DIR/steps.parquet); for one run only")
-    cores = len(os.sched_getaffinity(0))
-    parser.add_argument("--jobs", type=int, default=cores, help="runs to collect at the same time (all cores)")
+    parser = argparse.ArgumentParser(prog="python -m analysis.collect", description="Collect the steps of a run.")
+    parser.add_argument("run_dir", type=Path, metavar="RUN_DIR", help="results/<experiment>/runs/<run_id>")
+    parser.add_argument("--out", type=Path, help="the steps.parquet to write (RUN_DIR/steps.parquet)")
     args = parser.parse_args(argv)
-    if args.out is not None and len(args.run_dir) > 1:
-        parser.error("--out is for one run; without it each run's table goes to its own folder")
-    tasks = [(run_dir, args.out or run_dir / "steps.parquet") for run_dir in args.run_dir]
-    all_done = True
-    for done, message in map(_write, tasks) if len(tasks) == 1 else _in_parallel(tasks, max(1, args.jobs)):
-        print(message, file=sys.stdout if done else sys.stderr, flush=True)
-        all_done &= done
-    return 0 if all_done else 1
-
-
-def _write(task: tuple[Path, Path]) -> tuple[bool, str]:
-    """Collects one run into a file: whether that worked, and the message."""
-    run_dir, out = task
+    out = args.out or args.run_dir / "steps.parquet"
     try:
-        return True, f"{out}: {write_steps(collect_run(run_dir), out)} rows"
+        print(f"{out}: {write_steps(collect_run(args.run_dir), out)} rows")
     except UserError as error:
-        return False, f"error: {error}"
-
-
-def _in_parallel(tasks: Sequence[tuple[Path, Path]], jobs: int) -> Iterator[tuple[bool, str]]:
-    """The results of all runs, in their order; a run that fails stops no other."""
-    # Not forked: pyarrow has threads.
-    with ProcessPoolExecutor(min(jobs, len(tasks)), multiprocessing.get_context("spawn")) as pool:
-        yield from pool.map(_write, tasks, chunksize=1 if len(tasks) < 100 else 8)
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    return 0
 
 
 if __name__ == "__main__":

@@ -8,7 +8,6 @@ from itertools import product
 
 import pandas as pd
 
-from analysis.runs import rows_of
 from analysis.wide import OWN, PHASE, ROUNDING, counted_rows
 from analysis.windows import mean_of, median_of, steps_per_row
 from trainers.logs.record import STEPS_LOGGED
@@ -23,8 +22,7 @@ COLUMNS = [
 BETWEEN_STEPS = "between_steps_s"
 SUMS_COLUMNS = [
     *("factors", "arm", "steps"),
-    *("all_timers_s", "nested_s", "nested", "without_nested_s", "step_s", "residual_s", "residual_rounding_s"),
-    *("own_sum_s", "own_sum_share", "between_steps_mean_s", "between_steps_median_s"),
+    *("all_timers_s", "without_nested_s", "step_s", "own_sum_s", "own_sum_share", "between_steps_mean_s"),
 ]
 
 
@@ -100,11 +98,9 @@ def category_table(phases: pd.DataFrame, root: str) -> pd.DataFrame:
 def sums_table(phases: pd.DataFrame, wide: pd.DataFrame, trees: Sequence[TimerTree]) -> pd.DataFrame:
     """One row per factor combination and arm, mean seconds of its counted steps (columns: `SUMS_COLUMNS`).
 
-    `all_timers_s` adds all timers inside the step, as a reader of the log would; of nested timers (`nested`) only those
-    that every arm logs, so that the arms' sums are of the same timers. `nested_s` is the part that is counted twice.
-    `without_nested_s` adds the step's own children alone. `residual_s` is the step without those, and
-    `residual_rounding_s` its error from rounding (NaN: full precision). `own_sum_s` adds all own times and the
-    residual, and equals the step.
+    `all_timers_s` adds all timers inside the step, as a reader of the log would; of nested timers only those
+    that every arm logs, so that the arms' sums are of the same timers. `without_nested_s` adds the step's own children
+    alone. `own_sum_s` adds all own times and the residual, and equals the step.
     """
     rows = []
     root = trees[0].root if trees else ""
@@ -126,16 +122,11 @@ def sums_table(phases: pd.DataFrame, wide: pd.DataFrame, trees: Sequence[TimerTr
                 "arm": arm,
                 "steps": int(step["steps"]),
                 "all_timers_s": math.fsum([*children_s, *nested["mean_s"]]),
-                "nested_s": math.fsum(nested["mean_s"]),
-                "nested": ", ".join(str(r.label) for r in rows_of(nested)),
                 "without_nested_s": math.fsum(children_s),
                 "step_s": float(step["mean_s"]),
-                "residual_s": float(step["own_mean_s"]),
-                "residual_rounding_s": float(step.get("own_rounding_s", math.nan)),
                 "own_sum_s": own_sum_s,
                 "own_sum_share": own_sum_s / float(step["mean_s"]),
                 "between_steps_mean_s": mean_of(between, weights),
-                "between_steps_median_s": median_of(between, weights),
             }
         )
     return pd.DataFrame(rows, columns=SUMS_COLUMNS)

@@ -13,7 +13,7 @@ from analysis.planned import PlanRead
 from analysis.runs import Run
 from analysis.setting_terms import is_bookkeeping
 from analysis.terms import HARDWARE, INPUTS, NO_SPEED, Term, as_shown, compared, equivalent, findings_of, mixed_findings
-from common.dotted import as_mapping, as_text, flatten, positive_int
+from common.dotted import as_mapping, flatten, positive_int
 from common.files import read_json
 from common.findings import COMPARED, EQUALITIES, UNKNOWN, LedgerRow, Preflight, merge_findings
 from common.verdicts import Verdict
@@ -22,9 +22,6 @@ from engines.printed import printed_in
 from trainers.cases import label_and_point
 from trainers.registry import trainer_named
 
-# The fields of verify.json besides its packages.
-_STACK_FIELDS = ("python", "platform", "backend", "cuda", "nvcc")
-ENVIRONMENT = ["stack", "lock_id", "kind", "name", "version"]
 _SOURCE = "the runs' own reports"
 _ENGINE, _VARIABLE, _PACKAGE = "resolved.engine.", "resolved.environment.", "package "
 RELEASE = "engine's release"
@@ -208,46 +205,6 @@ def origin_verdicts(run: Run) -> Iterator[Verdict]:
         stack, lock_id = stack_of(run)
         text = f"stack {stack} ({lock_id}) is {origin.get('state')}: {origin['python']} was there already"
         yield Verdict("warning", "stack-registered", text)
-
-
-def installed(verify: Mapping[str, Any]) -> dict[tuple[str, str], str]:
-    """(kind, name) -> version of everything that a stack's check found.
-
-    Kinds: stack, conda, pip, source (of a package in an environment as found: a commit, a file's hash), and from the
-    runs stand-in (a replacement of an absent package).
-    """
-    found = {("stack", name): as_text(verify[name]) for name in _STACK_FIELDS if verify.get(name) is not None}
-    origin = verify.get("origin") or {}
-    for name in ("state", "python", "image"):
-        if name in origin:
-            found["stack", "interpreter" if name == "python" else name] = as_text(origin[name])
-    for name, source in origin.get("sources", {}).items():
-        found["source", name] = as_text(source)
-    conda = verify.get("conda")
-    for package in conda if isinstance(conda, list) else []:
-        if isinstance(package, Mapping) and "name" in package:
-            parts = (str(package[key]) for key in ("version", "build") if package.get(key))
-            found["conda", str(package["name"])] = " ".join(parts)
-    for name, version in as_mapping(verify.get("packages")).items():
-        found["pip", str(name)] = as_text(version)
-    return found
-
-
-def _by_stack(runs: Sequence[Run]) -> dict[tuple[str, str], dict[tuple[str, str], str]]:
-    """What each used stack contains: by its check, with the origin and the stand-ins by the runs."""
-    checks = {stack_of(run): run.verify and {**run.verify, "origin": origin_of(run)} for run in runs}
-    found = {stack: installed(verify or {}) for stack, verify in checks.items()}
-    for run in runs:
-        engine = as_mapping(as_mapping(run.done.get("resolved")).get("engine"))
-        for name, stand_in in as_mapping(engine.get("stand_ins")).items():
-            found[stack_of(run)]["stand-in", str(name)] = as_text(stand_in)
-    return found
-
-
-def environment_table(runs: Sequence[Run]) -> pd.DataFrame:
-    """The exact installed state of every used stack: one row per stack and package or tool (columns: `ENVIRONMENT`)."""
-    rows = [(*stack, *thing, version) for stack, found in _by_stack(runs).items() for thing, version in found.items()]
-    return pd.DataFrame(rows, columns=ENVIRONMENT).astype(str)
 
 
 def stack_of(run: Run) -> tuple[str, str]:

@@ -25,7 +25,7 @@ from analysis.phases import phase_table, sums_table
 from analysis.planned import PlanRead, read_plan, without_unneeded
 from analysis.report.provenance import runs_table
 from analysis.report.sample_completions import read_samples
-from analysis.reported_terms import environment_table, origin_verdicts, terms_table, with_reported
+from analysis.reported_terms import origin_verdicts, terms_table, with_reported
 from analysis.roofline.floors import with_floors
 from analysis.roofline.setup import setup_of
 from analysis.runs import Run, read_runs
@@ -211,7 +211,6 @@ def _all_tables(of: VerdictEvidence, runs: list[Run], trees: list[TimerTree], ve
         "samples": completions,
         "cost": cost_table(wide, runs, plan),
         "settings": terms_table(of.preflight, plan),
-        "environment": environment_table(runs),
         "runs": runs_table(runs, wide),
     }
     found = [*of.read, *without, *verdicts, *_run_verdicts(runs, plan, wide)]

@@ -19,8 +19,9 @@ from analysis.verdict.verdict_block import SECTIONS, SYMBOLS, Line, escaped, lin
 from common.verdicts import count_of
 
 TEMPLATES = Path(__file__).parent / "templates"
-# What the Markdown has at most of each kind; the page and tables/ have all.
 IN_MARKDOWN: dict[str, tuple[str, ...]] = {"ledger": ("lines",), "samples": (), "provenance": ()}
+"""What the Markdown has of these sections; of the others it has lines and tables."""
+# What it has at most of each kind; the page and tables/ have all.
 MAX_TABLES, MAX_ROWS, MAX_LINES = 4, 24, 12
 
 
@@ -55,13 +56,7 @@ def markdown(content: Content) -> str:
     lines = [f"# {escaped(content.plan.experiment)}", ""]
     lines += [verdict_markdown(content.arm_verdicts, None) or f"**{escaped(content.no_comparison)}**", ""]
     for section in sections(content):
-        kinds = (
-            ()
-            if section.id in ("samples", "provenance")
-            else ("lines",)
-            if section.id == "ledger"
-            else ("lines", "table")
-        )
+        kinds = IN_MARKDOWN.get(section.id, ("lines", "table"))
         shown = [part for part in section.parts if part.kind in kinds and not part.fold]
         if not shown:
             continue

@@ -5,8 +5,8 @@ import pyarrow.parquet as pq
 import pytest
 from make_results import collected
 
-from analysis.collect import collect_run, main
-from analysis.steps import METADATA_KEY, SCHEMA, read_steps
+from analysis.collect import main
+from analysis.steps import METADATA_KEY, SCHEMA
 from trainers.registry import nearest_tree
 
 pytestmark = pytest.mark.promise("a-number-that-differs")
@@ -180,28 +180,3 @@ def test_children_that_exceed_their_parent_are_named(tmp_path):
     assert verdict["code"] == "children-exceed-parent" and verdict["level"] == "error"
     assert "r, step 1" in verdict["text"] and "step/training_step" in verdict["text"]
     assert "the step is left out" in verdict["text"]
-
-
-@pytest.fixture
-def runs(tmp_path):
-    rows = [a_row(step) for step in (1, 2, 3)]
-    folders = [make_results.write_run(tmp_path / "r", f"vllm-s{n}", "vllm", n, [rows]) for n in range(3)]
-    (folders[1] / "done.json").unlink()
-    return folders
-
-
-def test_many_runs_have_each_its_own_table_and_one_that_fails_stops_no_other(runs, capfd):
-    assert main([*map(str, runs), "--jobs", "2"]) == 1
-    said = capfd.readouterr()
-    assert "done.json is not there" in said.err and len(said.err.splitlines()) == 1
-    assert said.out.splitlines() == [f"{runs[n]}/steps.parquet: {collect_run(runs[n]).num_rows} rows" for n in (0, 2)]
-    assert not (runs[1] / "steps.parquet").exists()
-    for n in (0, 2):
-        table, metadata = read_steps(runs[n] / "steps.parquet")
-        assert set(table["run_id"].to_pylist()) == {f"vllm-s{n}"} and metadata["timers"] == "trl 1.16"
-
-
-def test_one_file_for_several_runs_is_refused(runs, tmp_path, capfd):
-    with pytest.raises(SystemExit):
-        main([*map(str, runs), "--out", str(tmp_path / "steps.parquet")])
-    assert "--out is for one run" in capfd.readouterr().err

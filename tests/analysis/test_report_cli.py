@@ -32,7 +32,7 @@ def test_writes_everything_the_same_way_twice(results, tmp_path, capsys):
     for folder, ends in (("tables", ("csv", "parquet")), ("figures", ("svg", "png"))):
         stems = {name.rpartition(".")[0] for name in names[folder]}
         assert names[folder] == {f"{stem}.{end}" for stem in stems for end in ends}
-    tables = {"steps", "phases", "sums", "comparison", "estimates", "phase_speedups", "environment", "runs"}
+    tables = {"steps", "phases", "sums", "comparison", "estimates", "phase_speedups", "runs"}
     assert {f"{name}.csv" for name in tables} <= names["tables"]
     figures = ("phases", "step-time", "reward")
     assert {f"{name}.svg" for name in figures} <= names["figures"]
