@@ -1,22 +1,17 @@
 """Runs of trainers that are not ours: what is said of their logs, and their tables in a report beside ours."""
 
-import json
-
 import pytest
 import yaml
 
-from analysis.imports.import_run import write_import
 from analysis.report.__main__ import write_report
-from analysis.report.content import read_content
 from common.errors import UserError
 from workflow.config.entry import require_sources
 from workflow.config.plan import load_plan
-from workflow.preflight import write_preflight
 
 from .analysis.sources.other_logs import OWN_TREE as NEMO
 from .analysis.sources.other_logs import OWN_TREE_HEAD as HEAD
 from .analysis.sources.other_logs import nemo_block
-from .importing import ROOT
+from .importing import ROOT, imported_report
 
 VERL = "step:{} - timing_s/gen:12.500 - timing_s/update_actor:4.100 - timing_s/step:18.200 - {}\n"
 VERL = VERL.replace("- {}\n", "- response_length/mean:800.000\n")
@@ -31,23 +26,11 @@ def experiment(folder, **nemo):
     return {"experiment": "x", "baseline": "verl", "warmup_steps": 0, "arms": {"verl": verl, "nemo": arm}}
 
 
-def report_of(raw, folder):
-    plan, results = load_plan(raw), folder / "results" / "x"
-    require_sources(plan)
-    for run_id, run in plan.imports.items():
-        (results / "runs" / run_id).mkdir(parents=True)
-        write_import(run.spec, results / "runs" / run_id / "steps.parquet")
-    imported = [results / "runs" / run_id / "imported.json" for run_id in plan.imports]
-    write_preflight(plan, [], results / "preflight.json", imported_files=imported)
-    (results / "plan.json").write_text(json.dumps(plan.as_json()))
-    return read_content(results / "plan.json", results, None, None)
-
-
 @pytest.mark.parametrize("first", ["verl", "nemo"])
 def test_a_nemo_rl_table_against_a_verl_console_in_one_report(tmp_path, monkeypatch, first):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "nemo.csv").write_text(NEMO)
-    found = report_of(experiment(tmp_path) | {"baseline": first}, tmp_path)
+    found = imported_report(experiment(tmp_path) | {"baseline": first})
     assert {run.tree.name for run in found.runs} == {"verl 0.4.1", "nemo-rl own tree"}
     phases = found.tables["phases"].set_index(["arm", "path"])
     nemo = phases.loc["nemo"]
@@ -76,7 +59,7 @@ def test_a_category_is_that_of_the_arms_own_table(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     rows = "1,total,,,20.0\n1,gen,total,rewards,12.0\n2,total,,,20.0\n2,gen,total,rewards,12.0\n"
     (tmp_path / "nemo.csv").write_text("step,phase,parent,category,seconds\n" + rows)
-    found = report_of(experiment(tmp_path) | {"baseline": "nemo"}, tmp_path)
+    found = imported_report(experiment(tmp_path) | {"baseline": "nemo"})
     assert found.tables["phases"].set_index(["arm", "path"])["category"].loc[:, "step/gen"].to_dict() == {
         "nemo": "rewards",
         "verl": "generation",
@@ -89,7 +72,7 @@ def test_lengths_beside_the_sum_are_compared_as_a_trainers_own(tmp_path, monkeyp
     (tmp_path / "nemo.csv").write_text(HEAD + "".join(rows))
     raw = experiment(tmp_path, **{"import": {"batch_size": 16, "runs": ["nemo.csv"]}})
     raw["arms"]["verl"]["import"]["batch_size"] = 16
-    found = report_of(raw, tmp_path)
+    found = imported_report(raw)
     steps = found.tables["steps"].set_index(["arm", "step"])["response_tokens"]
     assert steps.loc[("nemo", 2)] == 16 * 900 and steps.loc[("verl", 2)] == 16 * 800
 

@@ -2,30 +2,31 @@
 
 import json
 import pprint
-import sys
-from pathlib import Path
 
 import pytest
-
-from .patience import run
 
 FULL = {"timing_s/gen": 0.7, "timing_s/update_actor": 0.25, "timing_s/step": 1.0}
 FULL |= {"response_length/mean": 3.0, "response_length/max": 6.0, "response_length/min": 1.0, "prompt_length/mean": 1.0}
 FULL |= {"perf/total_num_tokens": 64.0, "actor/entropy": 0.1, "actor/grad_norm": 0.2, "critic/score/mean": 0.01}
 
 
-def compared(folder, *words):
-    program = str(Path(sys.executable).with_name("rolloutbench"))
-    return run([program, "compare", *map(str, words), "--verdict-only"], 300, cwd=folder)
+@pytest.fixture
+def compared(rolloutbench):
+    return lambda *words: rolloutbench("compare", *words, "--verdict-only")
 
 
-def answer(folder, *words):
-    """Everything that is said, in one line, and the ratio."""
-    said = compared(folder, *words, "--json")
-    assert said.returncode == 0, said.stderr
-    (arm,) = json.loads(said.stdout)["arms"]
-    text = " ".join(f"{said.stderr} {json.dumps(arm)}".split())
-    return text, arm["ratios"][0]["value"][0] if arm["ratios"] else None
+@pytest.fixture
+def answer(compared):
+    """Everything that is said of arms, in one line, and the ratio."""
+
+    def told(*words):
+        said = compared(*words, "--json")
+        assert said.code == 0, said.err
+        (arm,) = json.loads(said.out)["arms"]
+        text = " ".join(f"{said.err} {json.dumps(arm)}".split())
+        return text, arm["ratios"][0]["value"][0] if arm["ratios"] else None
+
+    return told
 
 
 def verl_step(step, seconds):
@@ -52,7 +53,7 @@ def settings(**trainer):
     return {"actor_rollout_ref": {"model": model, "rollout": rollout}, "trainer": ours | trainer}
 
 
-def test_a_wandb_folder_without_its_run_is_read_by_its_console(tmp_path):
+def test_a_wandb_folder_without_its_run_is_read_by_its_console(tmp_path, answer):
     for name, took in (("a", 50.0), ("b", 40.0)):
         files = tmp_path / "wandb" / f"run-20250101_00000{len(name)}-abcd123{name}" / "files"
         files.mkdir(parents=True)
@@ -62,19 +63,19 @@ def test_a_wandb_folder_without_its_run_is_read_by_its_console(tmp_path):
         (files / "config.yaml").write_text(json.dumps(config))
         (files / "requirements.txt").write_text("verl==0.5.0\n")
     folders = sorted((tmp_path / "wandb").iterdir())
-    text, ratio = answer(tmp_path, *folders)
+    text, ratio = answer(*folders)
     assert "vllm: verl 0.5, vllm; 1 run, 6 steps" in text and "sglang: verl 0.5, sglang; 1 run, 6 steps" in text
     assert ratio == pytest.approx(50.3 / 40.3, rel=0.01)
 
 
-def test_one_number_a_line_is_a_step_of_verl(tmp_path):
+def test_one_number_a_line_is_a_step_of_verl(tmp_path, answer):
     for name, took in (("a", 93.5), ("b", 74.8)):
         steps = (
             f"step:{step}\n - timing_s/gen:{took / 4:.1f}\n - timing_s/step:{took + step / 10:.1f}\n"
             for step in range(1, 7)
         )
         (tmp_path / f"{name}.log").write_text("Guide to a step:\n" + "".join(steps))
-    text, ratio = answer(tmp_path, "a.log", "b.log")
+    text, ratio = answer("a.log", "b.log")
     assert "6 steps" in text and ratio == pytest.approx(93.9 / 75.2, rel=0.01)
 
 
@@ -94,11 +95,11 @@ def trl(file, took, rows_at_once, last=200, of=200, every=5):
 
 
 @pytest.mark.parametrize(("rows_at_once", "last"), [(12, 200), (100, 200), (8, 163)])
-def test_rows_of_a_buffered_stdout_are_numbered_by_the_bars(tmp_path, rows_at_once, last):
+def test_rows_of_a_buffered_stdout_are_numbered_by_the_bars(tmp_path, answer, rows_at_once, last):
     """Rows of five steps each, in blocks behind several bars: also of a training that was killed."""
     for name, took in (("a", 40.0), ("b", 32.0)):
         trl(tmp_path / f"{name}.log", took, rows_at_once, last)
-    text, ratio = answer(tmp_path, "a.log", "b.log")
+    text, ratio = answer("a.log", "b.log")
     assert f"{200 if last == 200 else 160} steps" in text and ratio == pytest.approx(1.25, rel=0.01)
 
 
@@ -121,26 +122,26 @@ def nemo(file, took, backend="vllm", model="google/gemma-3-1b-it", prompts=32, *
     file.write_text(text)
 
 
-def test_the_configuration_that_nemo_rl_prints_is_read(tmp_path):
+def test_the_configuration_that_nemo_rl_prints_is_read(tmp_path, answer, compared):
     nemo(tmp_path / "a.log", 40.0)
     nemo(tmp_path / "half.log", 24.0, model="google/gemma-3-4b-it", prompts=16)
-    shown = compared(tmp_path, "a.log", "half.log")
+    shown = compared("a.log", "half.log")
     assert (
-        "a: nemo-rl (read as 0.7), vllm; " in shown.stdout
-        and "gemma-3-1b-it" in shown.stdout
-        and "gemma-3-4b-it" in shown.stdout
+        "a: nemo-rl (read as 0.7), vllm; " in shown.out
+        and "gemma-3-1b-it" in shown.out
+        and "gemma-3-4b-it" in shown.out
     )
     nemo(tmp_path / "half.log", 24.0, prompts=16)
-    text, _ = answer(tmp_path, "a.log", "half.log")
+    text, _ = answer("a.log", "half.log")
     assert "512" in text and "256" in text
 
 
-def test_an_engine_against_the_word_of_its_log_is_refused(tmp_path):
+def test_an_engine_against_the_word_of_its_log_is_refused(tmp_path, compared):
     nemo(tmp_path / "a.log", 40.0)
     nemo(tmp_path / "b.log", 40.0)
-    refused = compared(tmp_path, "sglang=a.log", "vllm=b.log")
-    assert refused.returncode == 1 and refused.stderr.count("\n") == 1
-    assert "a.log is a run of vllm, and its arm is named sglang" in refused.stderr
+    refused = compared("sglang=a.log", "vllm=b.log")
+    assert refused.code == 1 and refused.err.count("\n") == 1
+    assert "a.log is a run of vllm, and its arm is named sglang" in refused.err
 
 
 @pytest.mark.parametrize(
@@ -152,7 +153,7 @@ def test_an_engine_against_the_word_of_its_log_is_refused(tmp_path):
         (settings(experiment_name="x", total_epochs=3, model="/scratch/qwen", default_local_dir="/scratch/x"), 20),
     ],
 )
-def test_steps_of_another_configuration_are_left_out_and_named(tmp_path, again, counted):
+def test_steps_of_another_configuration_are_left_out_and_named(tmp_path, answer, again, counted):
     """b goes on at step 11 on half of its GPUs, and takes twice as long."""
     seconds = [50.0 + 0.1 * n for n in range(20)]
     verl(tmp_path / "a.log", seconds, {1: settings()})
@@ -161,17 +162,17 @@ def test_steps_of_another_configuration_are_left_out_and_named(tmp_path, again, 
         seconds[:10] + [(100 if counted == 10 else 50) + s for s in range(10)],
         {1: settings(), 11: again},
     )
-    text, ratio = answer(tmp_path, "a.log", "b.log")
+    text, ratio = answer("a.log", "b.log")
     assert ("from step 11 on another configuration: " in text) == (counted == 10)
     assert ("n_gpus_per_node 8 to 4" in text) == ("4" in str(again["trainer"]["n_gpus_per_node"]))
     if counted == 10:
         assert ratio == pytest.approx(1.0, rel=0.01)
 
 
-def test_another_configuration_of_nemo_rl_counts_from_its_step_on(tmp_path):
+def test_another_configuration_of_nemo_rl_counts_from_its_step_on(tmp_path, answer):
     nemo(tmp_path / "a.log", 40.0)
     nemo(tmp_path / "b.log", 40.0, cluster={"gpus_per_node": 4, "num_nodes": 1})
-    text, _ = answer(tmp_path, "a.log", "b.log")
+    text, _ = answer("a.log", "b.log")
     assert "from step 5 on another configuration: cluster.gpus_per_node 8 to 4" in text
 
 
@@ -190,15 +191,15 @@ def generations(file, took, repeats, steps=12, every=4):
 
 
 @pytest.mark.parametrize("repeats", [False, True])
-def test_steps_that_share_a_generation_count_together_or_not_at_all(tmp_path, repeats):
+def test_steps_that_share_a_generation_count_together_or_not_at_all(tmp_path, answer, repeats):
     """The warm-up of one step and the end of the other log would cut generations."""
     generations(tmp_path / "a.log", 100.0, repeats)
     generations(tmp_path / "b.log", 70.0, repeats, steps=14)
-    text, ratio = answer(tmp_path, "a.log", "b.log")
+    text, ratio = answer("a.log", "b.log")
     assert ratio == pytest.approx(10 / 7, rel=0.002), text
 
 
-def test_rows_with_parts_of_generations_are_said(tmp_path):
+def test_rows_with_parts_of_generations_are_said(tmp_path, answer):
     for name, took in (("a", 100.0), ("b", 70.0)):
         text = ""
         for step in range(21):
@@ -207,10 +208,10 @@ def test_rows_with_parts_of_generations_are_said(tmp_path):
             row = {"loss": 0.01, "learning_rate": 1e-06, **new, "step_time": took + 90 * bool(new) + step}
             text += f"{row}\n"
         (tmp_path / f"{name}.log").write_text(text)
-    assert "share a generation of responses" in answer(tmp_path, "a.log", "b.log")[0]
+    assert "share a generation of responses" in answer("a.log", "b.log")[0]
 
 
-def test_a_requeued_run_that_trains_longer_is_one_run(tmp_path):
+def test_a_requeued_run_that_trains_longer_is_one_run(tmp_path, answer):
     seconds = [50.0 + 0.1 * n for n in range(20)]
     verl(tmp_path / "a.log", seconds, {1: settings()})
     lines = (tmp_path / "a.log").read_text().splitlines(keepends=True)
@@ -219,5 +220,5 @@ def test_a_requeued_run_that_trains_longer_is_one_run(tmp_path):
     longer = [line.replace("'total_epochs': 1", "'total_epochs': 3") for line in head]
     (tmp_path / "b1.log").write_text("".join(head + steps[:10]))
     (tmp_path / "b2.log").write_text("".join(longer + steps[10:]))
-    text, ratio = answer(tmp_path, "a=a.log", "b=b1.log,b2.log")
+    text, ratio = answer("a=a.log", "b=b1.log,b2.log")
     assert "are one run" in text and ratio == pytest.approx(1.0, rel=0.01)
