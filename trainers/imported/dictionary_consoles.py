@@ -162,11 +162,13 @@ _SKYRL_TRAINED = frozenset(("train_critic_and_policy", "run_training"))
 _SKYRL_STEP = "Finished: 'step', time cost: "
 
 
-def _skyrl_blocks(parts: Iterable[Printout]) -> Iterator[PrintedRow]:
-    """The dictionaries that the tracker prints, also those whose end is missing."""
+def _skyrl_blocks(path: Path, resumed_at: set[int]) -> Iterator[PrintedRow]:
+    """The dictionaries that the tracker prints, also incomplete ones; adds the first steps after restarts."""
     head: tuple[int, Printout] | None = None
     lines: list[str] = []
-    for part in parts:
+    for part in printouts(path):
+        if "Resuming from" in part.text and (resumes := _SKYRL_RESUMES.search(part.text)) is not None:
+            resumed_at.add(int(resumes[1]) + 1)
         begins = _SKYRL_BLOCK.search(part.text) if "Step " in part.text else None
         if begins is not None:
             if head is not None and lines:
@@ -181,7 +183,7 @@ def _skyrl_blocks(parts: Iterable[Printout]) -> Iterator[PrintedRow]:
         yield parse_row("\n".join(lines), head[0], head[1].line)
 
 
-def _skyrl_timed(parts: Iterable[Printout], path: Path) -> Iterator[StepRecord]:
+def _skyrl_timed(path: Path) -> Iterator[StepRecord]:
     """The steps of the timers' own lines: `Finished: 'generate', time cost: 12.34s`.
 
     A step without an update discarded all its responses (dynamic sampling); its seconds count in the next step.
@@ -189,7 +191,7 @@ def _skyrl_timed(parts: Iterable[Printout], path: Path) -> Iterator[StepRecord]:
     step, inside, from_step = 0, False, 0
     seconds: dict[str, float] = {}
     calls: dict[str, int] = {}
-    for part in parts:
+    for part in printouts(path):
         if "Resuming from" in part.text and (resumes := _SKYRL_RESUMES.search(part.text)) is not None:
             from_step = int(resumes[1])
         if "ed: '" not in part.text or (timer := _SKYRL_TIMER.search(part.text)) is None:
@@ -214,25 +216,16 @@ def _skyrl_timed(parts: Iterable[Printout], path: Path) -> Iterator[StepRecord]:
                     seconds, calls = {}, {}
 
 
-def _noting_restarts(parts: Iterable[Printout], resumed_at: set[int]) -> Iterator[Printout]:
-    """The same parts; the first step after each restart is added to `resumed_at`."""
-    for part in parts:
-        if "Resuming from" in part.text and (resumes := _SKYRL_RESUMES.search(part.text)) is not None:
-            resumed_at.add(int(resumes[1]) + 1)
-        yield part
-
-
 def _read_skyrl(names: StepNames, path: Path) -> Imported:
     """The steps that SkyRL's tracker prints; without them, those of its timers' lines.
 
     Timer lines have no step number: they count from 1, or from the checkpoint that the log names.
     """
     resumed_at: set[int] = set()
-    parts = _noting_restarts(printouts(path), resumed_at)
-    found = imported_rows(_skyrl_blocks(parts), path, _SKYRL, names, resumed_at=resumed_at)
+    found = imported_rows(_skyrl_blocks(path, resumed_at), path, _SKYRL, names, resumed_at=resumed_at)
     if found.read.records:
         return found
-    read = steps_in_sequence(list(_skyrl_timed(printouts(path), path)), path, resumed_at)
+    read = steps_in_sequence(list(_skyrl_timed(path)), path, resumed_at)
     if read.records:
         text = (
             f"{path}: its timer lines have no step numbers; steps count from 1, or from the checkpoint that the log "

@@ -4,12 +4,12 @@ the timers after `Total step time:`."""
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from common.verdicts import Verdict
-from trainers.logs.log_files import PrintedNumber, Printout, half_digit, parse_number, printouts
+from trainers.logs.log_files import PrintedNumber, half_digit, parse_number, printouts
 from trainers.logs.printed_config import PrintedConfigs
 from trainers.logs.record import TIMERS, Imported, StepNames, StepRecord
 from trainers.logs.restarts import steps_in_sequence
@@ -83,8 +83,9 @@ class _Blocks:
         self.step, self.headed, self.first_head = number, True, self.first_head or self.line - 1
 
 
-def _read(parts: Iterator[Printout], path: Path, blocks: _Blocks) -> Iterator[StepRecord]:
-    for part in parts:
+def _read(path: Path, blocks: _Blocks, printed: PrintedConfigs) -> Iterator[StepRecord]:
+    for part in printouts(path):
+        printed.feed(part)
         text = part.text
         if "=====" in text and (head := _HEAD.search(text)) is not None:
             if _TOTAL in blocks.numbers:
@@ -125,22 +126,12 @@ def _record(blocks: _Blocks, path: Path) -> StepRecord:
     return StepRecord(blocks.ended(), {}, scalars, {}, None, path, blocks.line, rounding)
 
 
-def _printed() -> PrintedConfigs:
-    """What follows its line `Final config:`."""
-    return PrintedConfigs("NeMo-RL", ("grpo", "policy"))
-
-
-def _noting_configurations(parts: Iterable[Printout], printed: PrintedConfigs) -> Iterator[Printout]:
-    for part in parts:
-        printed.feed(part)
-        yield part
-
-
 def _read_console(path: Path) -> Imported:
     """The steps of NeMo-RL's console under wandb's names, with half a unit of the last printed digit."""
-    blocks, printed = _Blocks(), _printed()
-    records = list(_read(_noting_configurations(printouts(path), printed), path, blocks))
-    records = [one for one in records if one.line > blocks.first_head]
+    # What follows its line `Final config:`.
+    blocks, printed = _Blocks(), PrintedConfigs("NeMo-RL", ("grpo", "policy"))
+    # All are read before the first is asked: the head's line is known then.
+    records = [one for one in list(_read(path, blocks, printed)) if one.line > blocks.first_head]
     read = steps_in_sequence(records, path)
     if read.records and not blocks.first_head:
         text = f"{path} has no line `==== Step 3/100 ====`: its blocks are read as steps 1 to {blocks.placed}"
@@ -150,15 +141,11 @@ def _read_console(path: Path) -> Imported:
     return Imported(read, _FORMAT, config, later=later)
 
 
-def _is_step(part: Printout) -> bool:
-    return _STEP in part.text and _ENTRY.search(part.text) is not None
-
-
 def console(names: StepNames) -> LogFormat:
     """Its lines have other names than wandb's rows (`names`)."""
     return LogFormat(
         _FORMAT,
         "NeMo-RL's console, with blocks of lines `• Total step time: 12.34s`",
         _read_console,
-        is_step=_is_step,
+        is_step=lambda part: _STEP in part.text and _ENTRY.search(part.text) is not None,
     )
