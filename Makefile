@@ -19,14 +19,14 @@ help:
 	@echo "make quickstart        build everything, train three engines on this CPU, compare, print the verdict"
 	@echo "                       (V=1: with all that Snakemake says; it is in .snakemake/log/ otherwise)"
 	@echo "make venv              the controller's environment alone: source .venv/bin/activate, then rolloutbench"
-	@echo "make test-fast         tests for a first change, in a minute: no root, no Slurm, no browser, no stack"
-	@echo "make test              the tests that show each promise once, in ten minutes (installs what it needs)"
-	@echo "make test-all          all tests, in half an hour"
+	@echo "make test-fast         tests for a first change: no root, no Slurm, no browser, no stack"
+	@echo "make test              the tests that show each promise once (installs what it needs)"
+	@echo "make test-all          all tests"
 	@echo "make check             format, lint, types, Snakemake's lint, and that every test can be loaded"
 	@echo "make lock STACK=name   make the locks of one folder of envs/ again (controller and dev are names too)"
 	@echo "make docs              write the configuration's JSON schema and what docs/ repeat from the code anew"
 	@echo "make picture           draw the README's picture from the report of its example"
-	@echo "CONTRIBUTING.md has the rest, a command each."
+	@echo "CONTRIBUTING.md has the rest, a command each, and how long the tests take."
 
 # The controller's environment: what its lock says, never half made (the stamp is written last), with the developers' tools
 # where they are. Its programs have this folder's path in them: a copy of the folder makes its own.

@@ -33,10 +33,10 @@ def _environment():
     return kept | {"PIP_NO_INDEX": "1"}  # `check` asks the package index whether it answers
 
 
-def rolloutbench(folder, *arguments):
+def rolloutbench(folder, *arguments, env=None):
     """The program in this process."""
     (program,) = entry_points(group="console_scripts", name="rolloutbench")
-    return ran(program.load(), arguments, folder, _environment())
+    return ran(program.load(), arguments, folder, _environment() | dict(env or {}))
 
 
 def snakemake(folder, config, *arguments, env=None):
@@ -131,8 +131,10 @@ def preflights(folder):
     """What `check` finds in every experiment before anything is built, without what it finds of this site."""
     (folder / "experiments").symlink_to(ROOT / "experiments")
     found = {}
+    nothing = {"PATH": str(folder)}  # this machine's compilers would be tried for each experiment
     for experiment in EXPERIMENTS:
-        findings = json.loads(rolloutbench(folder, "check", str(experiment), "--json").stdout)["findings"]
+        checked = rolloutbench(folder, "check", str(experiment), "--json", env=nothing)
+        findings = json.loads(checked.stdout)["findings"]
         # What is found of a site needs no reason.
         found[experiment.name] = sorted({one["code"] for one in findings if one["why"]})
     return found
