@@ -179,7 +179,7 @@ def polling_verdicts(chosen: list[ChosenStep], tree: TimerTree, run_id: str) -> 
             text = (
                 f"{run_id}: {phase.keys[0]} is up to {phase.polled_s:g} s too long in each step ({share:.0%} of its "
                 f"median {median(seconds):.3g} s), as {tree.trainer} looks every {phase.polled_s:g} s whether all "
-                "responses are there: engines look more alike than they are (6 s against 4 s, 1.50x, as 1.40x)"
+                "responses are there: engines look more alike than they are (a true 1.50x as 1.40x)"
             )
             yield Verdict("warning", "wait-polled", text)
 

@@ -18,7 +18,6 @@ from analysis.ratio import FLOOR, Common, common_steps, means_of_runs
 from analysis.roofline.floors import EQUAL_FLOOR_S
 from analysis.wide import BY_CLOCK, PHASE, numbers_of, threw_away
 from analysis.windows import gaps, median_of, steps_per_row
-from common.messages import join_first
 from trainers.logs.hf_work import SAMPLES_PER_STEP
 
 STEP, LONGEST, TOKENS = PHASE + "step", "max_response_length", "response_tokens"
@@ -50,6 +49,7 @@ _LABELS = {
     ABORTED: "the share of aborted responses",
     TOOLS: "the time of tool calls",
 }
+# Of an arm and the baseline, in this order: as all texts with two numbers are.
 _WORDS = {
     RESPONSES: "{} against {} responses a step",
     PROMPTS: "prompts of {} against {} tokens",
@@ -69,7 +69,7 @@ class Work:
     """Why a step of two arms is not equal work; all empty where it is shown to be equal."""
 
     differs: str = ""
-    """The quantities that differ, with both numbers, the baseline's first."""
+    """The quantities that differ, with both numbers, the arm's first."""
     lengths: str = ""
     """The lengths of responses, where these differ."""
     why_unequal: str = ""
@@ -104,8 +104,8 @@ def work_of(baseline: pd.DataFrame, arm: pd.DataFrame, stated: bool) -> Work:
     differs = "; ".join(text for name in _LABELS if (text := _difference(sides, name)))
     lengths, settle = _difference(sides, MEAN_LENGTH), ""
     if unknown and not differs:
-        batch = " (import.batch_size of the arms)" if stated and RESPONSES in unknown else ""
-        settle = f"logs with {join_first([_LABELS[name] for name in unknown], 3)}{batch}"
+        labels = {**_LABELS, RESPONSES: _LABELS[RESPONSES] + " (or import.batch_size)" * stated}
+        settle = f"logs with {' and '.join(labels[name] for name in unknown)}"
     why = "; ".join(filter(None, (differs, *unknown.values(), lengths if unknown else "")))
     return Work(differs, lengths, why, settle)
 
@@ -123,7 +123,7 @@ def _difference(sides: Sides, name: str) -> str:
     if apart <= whole * WITHIN or apart <= min(ERRORS * error, whole * NOISE_WITHIN):
         return ""
     digits = 0 if min(means) >= 100 else 1
-    return _WORDS[name].format(*(f"{mean:,.{digits}f}".removesuffix(".0") for mean in means))
+    return _WORDS[name].format(*(f"{mean:,.{digits}f}".removesuffix(".0") for mean in reversed(means)))
 
 
 @dataclass(frozen=True)

@@ -16,8 +16,9 @@ import numpy.typing as npt
 import pandas as pd
 
 from analysis.compared import Compared, column_of
+from analysis.planned import EQUAL_WITHIN
 from analysis.ratio import NoRatioError, equal_work, interval, raw
-from analysis.verdict.arm_verdict import NO_SPAN, is_resolved, ratio_text, span_text
+from analysis.verdict.arm_verdict import NO_SPAN, equal_within, is_resolved, ratio_text, span_text
 
 K3 = "rollout_k3"
 DEFINITIONS = {
@@ -137,7 +138,7 @@ def logged_definition(wide: pd.DataFrame) -> str:
 
 
 def mismatch_line(arms: tuple[str, str], one: Mismatch | None) -> str:
-    """`sglang is 3.20 times as far from its trainer as vllm: 0.036 against 0.011 (...).`; "" where it is unknown."""
+    """`sglang is 3.20 times as far from its trainer as vllm: sglang 0.036, vllm 0.011 (...).`; "" if it is unknown."""
     if one is None or any(2 * count >= steps for *_, count, steps in one.lacks):
         return ""
     baseline, arm = arms
@@ -153,10 +154,12 @@ def mismatch_line(arms: tuple[str, str], one: Mismatch | None) -> str:
     known = DEFINITIONS[one.quantity] + ("" if one.at_equal_lengths else ", at unequal lengths")
     if not math.isnan(low):
         known += f"; 95% CI {span_text((low, high))} times"
-    values = f"{own:.3g} against {other:.3g}"
+    values = f"{first} {own:.3g}, {second} {other:.3g}"
     if max(one.arm, one.baseline) < ROUNDING.get(one.quantity, 0.0):
         return f"{first} and {second} are as near to their trainers as float32 rounds: {values} ({known})."
     if not is_resolved((low, high)):
+        if equal_within((low, high), EQUAL_WITHIN):
+            return f"{first} and {second} are equally far from their trainers: {values} ({known})."
         return f"How far {first} and {second} are from their trainers is not resolved: {values} ({known})."
     times = ratio_text(factor).removesuffix("x")
     return f"{first} is {times} times as far from its trainer as {second}: {values} ({known})."

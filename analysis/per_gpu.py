@@ -14,8 +14,9 @@ import pandas as pd
 
 from analysis.compared import Compared, column_of
 from analysis.cost import HOUR_S, paid_s
+from analysis.planned import EQUAL_WITHIN
 from analysis.ratio import RunNumbers, interval
-from analysis.verdict.arm_verdict import NO_SPAN, Span, is_resolved, ratio_text, span_text
+from analysis.verdict.arm_verdict import NO_SPAN, Span, digits_text, equal_within, is_resolved, ratio_text, span_text
 from analysis.wide import REWARD
 from analysis.windows import missing_before, steps_per_row
 from common.verdicts import count_of
@@ -190,10 +191,11 @@ def per_gpu_lines(arms: tuple[str, str], one: PerGpu | None) -> tuple[str, ...]:
 def _line(texts: tuple[str, str], arms: tuple[str, str], rate: Rate, known: str) -> str:
     """How many times the baseline's the arm's is; where no interval shows it, both alone."""
     (first, own), (second, other) = (arms[1], rate.arm), (arms[0], rate.baseline)
-    values = f"{own:,.4g} against {other:,.4g}"
+    values = f"{digits_text(own)} against {digits_text(other)}"
     ends = "" if math.isnan(rate.interval[0]) else f"; 95% CI {span_text(rate.interval)} times"
     if not is_resolved(rate.interval):
-        return f"{texts[1]} of {first} and {second} are not resolved: {values} ({known}{ends})."
+        how = "equal" if equal_within(rate.interval, EQUAL_WITHIN) else "not resolved"
+        return f"{texts[1]} of {first} and {second} are {how}: {values} ({known}{ends})."
     return (
         f"{texts[0].format(first=first, second=second, times=ratio_text(rate.ratio)[:-1])}: {values} ({known}{ends})."
     )

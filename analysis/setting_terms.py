@@ -60,7 +60,8 @@ def _all_unknown(cases: Sequence[Case]) -> Term:
     """One term for all unknown settings, with the reason why they are unknown."""
     why = "; ".join(dict.fromkeys(case.unknown for case in cases if case.unknown))
     values = [UNKNOWN if case.unknown else "as below" for case in cases]
-    return Term(ALL_SETTINGS, cases, values, "unverifiable", why, "the imported run's source", "unknown")
+    name = ALL_SETTINGS + " that are not in its command" * any(case.settings.given for case in cases)
+    return Term(name, cases, values, "unverifiable", why, "the imported run's source", "unknown")
 
 
 def setting_of(key: str, cases: Sequence[Case]) -> list[object]:

@@ -1,4 +1,4 @@
-"""Splits a phase's seconds in a fixed part and one that grows with the response; finds the length where arms cross.
+"""Finds the seconds of a phase that grow with the response, and the length where two arms cross.
 
 A line is fitted to each run's steps that are compared, so that a run is one number for each of its parts; nothing
 outside the lengths that both arms have is said.
@@ -27,7 +27,7 @@ LEAST_STEPS, LEAST_VARIATION = 12, 0.02
 OUTSIDE = 0.1
 # A crossing is looked for at so many lengths; it is printed with two digits.
 PLACES = 1001
-COLUMNS = ["factors", "arm", "path", "label", "fixed_s", "per_1000_s", "low", "high", "from_tokens", "to_tokens"]
+COLUMNS = ["factors", "arm", "path", "label", "per_1000_s", "low", "high", "from_tokens", "to_tokens"]
 
 
 @dataclass(frozen=True)
@@ -62,8 +62,8 @@ def fitted(side: pd.DataFrame, seconds: pd.Series) -> LengthLines | None:
 def cost_lines(wide: pd.DataFrame, every: Sequence[Compared], trees: Sequence[TimerTree]) -> pd.DataFrame:
     """One row per factor combination, arm and phase directly under the step, and the step (columns: `COLUMNS`).
 
-    `fixed_s` and `per_1000_s` are seconds, and seconds for each thousand tokens of the step's mean response with its
-    95% interval; the former is what the line gives at no token, which no step had.
+    `per_1000_s`: seconds for each thousand tokens of the step's mean response, with its 95% interval; the longest
+    response grows with it. What the line gives at no token is no fixed part: no step had so short responses.
     """
     paths = [name.removeprefix(PHASE) for name in wide.columns if name.startswith(PHASE)]
     shown = [path for path in in_order(paths, trees) if path.count("/") <= 1]
@@ -87,8 +87,7 @@ def _of_phases(
             half = math.nan
             if runs > 1:
                 half = 1000 * float(lines.slopes.std(ddof=1)) / math.sqrt(runs) * students_t(runs - 1)
-            label, fixed = shown_phase(path, trees).label, float(lines.at(0).mean())
-            yield path, label, fixed, slope, slope - half, slope + half, *ends
+            yield path, shown_phase(path, trees).label, slope, slope - half, slope + half, *ends
 
 
 def crossing(one: Compared) -> str:

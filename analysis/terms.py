@@ -18,8 +18,8 @@ from common.messages import join_first
 from common.verdicts import count_of
 from engines import engines, reported
 
-ALL_SETTINGS = "all settings of the trainer and the engine"
-"""The term that stands for settings of which no log says anything."""
+ALL_SETTINGS = "the settings of the trainer and the engine"
+"""How the term begins that stands for settings of which no log says anything."""
 MOST_LISTED = 6
 _MOST_RUNS = 3
 # Variables that do not affect speed: no finding, and equivalent. FSDP does not use Transformer Engine, whose is NVTE_*.

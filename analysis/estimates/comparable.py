@@ -43,6 +43,8 @@ class Comparable:
 
     refused: Mapping[tuple[str, str], str] = field(default_factory=dict)
     """Arms without any ratio."""
+    settle: Mapping[tuple[str, str], str] = field(default_factory=dict)
+    """What would make these comparable, where runs would."""
     throughput_only: Mapping[tuple[str, str], str] = field(default_factory=dict)
     """Arms with ratios of step time and tokens only, because phases overlap."""
     unit_unsaid: Mapping[tuple[str, str], str] = field(default_factory=dict)
@@ -64,6 +66,7 @@ def comparable(runs: Sequence[Run], plan: PlanRead, wide: pd.DataFrame) -> tuple
     number of GPUs. The same rules apply to repetitions.
     """
     refused: dict[tuple[str, str], str] = {}
+    settle: dict[tuple[str, str], str] = {}
     not_repeated: dict[tuple[str, str], str] = {}
     throughput: dict[tuple[str, str], str] = {}
     unsaid: dict[tuple[str, str], str] = {}
@@ -84,6 +87,7 @@ def comparable(runs: Sequence[Run], plan: PlanRead, wide: pd.DataFrame) -> tuple
             continue
         if reasons := different_conditions(base, mine):
             refused[factors, arm] = "; ".join(dict.fromkeys(reasons.values()))
+            settle[factors, arm] = f"runs with the same {' and '.join(SAME[fact][1] for fact in reasons)}"
             for fact, reason in reasons.items():
                 text = f"{arm} and {plan.baseline}{at(factors)} ran with {reason}: not comparable, no ratio is given"
                 verdicts.append(Verdict("error", SAME[fact][0], text, (arm,)))
@@ -103,7 +107,9 @@ def comparable(runs: Sequence[Run], plan: PlanRead, wide: pd.DataFrame) -> tuple
             verdicts.append(Verdict("warning", "throughput-only", text, (arm,)))
         if (overlaps or reasons) and {*reasons} <= {"gpus", "nodes"}:
             per_gpu.add((factors, arm))
-    return Comparable(refused, throughput, unsaid, frozenset(per_gpu), not_repeated), list(dict.fromkeys(verdicts))
+    return Comparable(refused, settle, throughput, unsaid, frozenset(per_gpu), not_repeated), list(
+        dict.fromkeys(verdicts)
+    )
 
 
 def _generates_beside(runs: Sequence[Run], wide: pd.DataFrame) -> dict[str, str]:

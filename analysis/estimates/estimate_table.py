@@ -68,7 +68,8 @@ def estimate_table(
         reason = comparable.refused.get((one.factors, one.arm), "")
         if reason or one.is_empty:
             reason = reason or _not_in_common(wide, one)
-            rows += [head | no_value(name, reason) for name in ESTIMATES]
+            settle = comparable.settle.get((one.factors, one.arm), "")
+            rows += [head | no_value(name, reason, settle) for name in ESTIMATES]
             continue
         confidence = confidence_at(one.fewest_runs, plan.most) if plan.most else CONFIDENCE
         found = estimates(one, comparable.throughput_only.get((one.factors, one.arm), ""), confidence, plan.until)

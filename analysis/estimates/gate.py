@@ -96,13 +96,13 @@ def _row(one: Compared, values: list[pd.Series], quantity: str) -> dict[str, obj
     }
 
 
-def worse_arms(gate: pd.DataFrame, baseline: str, arm: str) -> Iterator[tuple[str, str, float, float]]:
-    """Each quantity of a factor combination in which an arm is worse: the arm, the quantity, its value, the other's."""
+def worse_arms(gate: pd.DataFrame, baseline: str, arm: str) -> Iterator[tuple[str, str, str]]:
+    """Each quantity of a factor combination in which an arm is worse: the arm, the quantity, both values in words."""
     for row in rows_of(gate):
-        if row.verdict == WORSE_ARM:
-            yield arm, row.quantity, row.arm_value, row.baseline
-        elif row.verdict == BETTER_ARM:
-            yield baseline, row.quantity, row.baseline, row.arm_value
+        if row.verdict in (WORSE_ARM, BETTER_ARM):
+            share = row.quantity == "truncated_share"
+            own, other = (f"{100 * one:.3g}%" if share else f"{one:.3g}" for one in (row.arm_value, row.baseline))
+            yield arm if row.verdict == WORSE_ARM else baseline, row.quantity, f"{arm} {own}, {baseline} {other}"
 
 
 def reward_verdicts(wide: pd.DataFrame) -> Iterator[Verdict]:

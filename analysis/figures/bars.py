@@ -23,8 +23,8 @@ from analysis.figures.drawing import (
 from analysis.phases import RESIDUAL, category_table
 from analysis.planned import PlanRead, factors_key, factors_label, factors_of
 from analysis.runs import rows_of
-from analysis.verdict.arm_verdict import ratio_text, seconds_text, span_text
-from analysis.verdict.claim import UNITS, equal_within
+from analysis.verdict.arm_verdict import equal_within, ratio_text, seconds_text, span_text
+from analysis.verdict.claim import UNITS
 
 MAX_BARS, BAR_WIDTH, LINE = 24, 270, 15
 NAME_LETTERS = 40

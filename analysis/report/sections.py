@@ -114,18 +114,17 @@ def _phases(content: Content) -> list[Part]:
 
 
 def shown_step_costs(content: Content) -> Table:
-    """What a step costs by parts: a fixed part, and one that grows with its responses."""
+    """By how much each phase grows with the responses."""
     columns = (
         Column("part", "phase", text, is_text=True),
-        Column("fixed_s", "fixed seconds", significant),
         Column("per_1000_s", "seconds for 1,000 tokens of the mean response", significant),
         *interval_columns(significant),
         Column("from_tokens", "from", number(0), "mean response"),
         Column("to_tokens", "to", number(0), "mean response"),
     )
     rows = [{**row, "part": row["label"], "label": row["arm"]} for row in records_of(content.tables["step_costs"])]
-    note = "A line for each run, over the compared steps. The fixed part is the line's at no token: no step had it."
-    return shown_table("step_costs", "What a step costs: fixed, and by length", "arm", columns, rows, note)
+    note = "A line for each run, over the compared steps; nothing is said of other lengths."
+    return shown_table("step_costs", "What longer responses cost", "arm", columns, rows, note)
 
 
 def _ranking(content: Content) -> list[Part]:

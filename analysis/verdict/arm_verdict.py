@@ -102,10 +102,20 @@ def is_resolved(interval: Span) -> bool:
     return (low > 1 or high < 1) and ratio_text(1.0) not in map(ratio_text, interval)
 
 
+def equal_within(interval: Span, until: float) -> bool:
+    """Whether an interval lies between 1/`until` and `until`."""
+    return 1 / until < interval[0] and interval[1] < until
+
+
+def digits_text(value: float) -> str:
+    """A positive number with three digits, as `41.2`."""
+    digits = max(0, 2 - math.floor(math.log10(value)))
+    return f"{value:,.{digits}f}"
+
+
 def seconds_text(value: float) -> str:
     """Seconds with three digits, as `41.2 s`."""
-    digits = max(0, 2 - math.floor(math.log10(value)))
-    return f"{value:,.{digits}f} s"
+    return f"{digits_text(value)} s"
 
 
 def is_too_wide(value: float, low: float, high: float) -> bool:

@@ -16,7 +16,7 @@ from analysis.estimates.gate import LABELS, UNKNOWN, worse_arms
 from analysis.mismatch import BOUND, Mismatch
 from analysis.terms import ALL_SETTINGS
 from analysis.verdict.arm_verdict import WIDE, Caveat, Kind, ratio_text
-from analysis.verdict.claim import Claim
+from analysis.verdict.claim import AT_EQUAL_WORK, LEAST_STEPS_FOR_LIKELY, Claim
 from common.findings import Finding, Preflight
 from common.messages import join_first
 from common.verdicts import Verdict, count_of, verdict_groups
@@ -117,6 +117,7 @@ TABLE: dict[str, tuple[Kind, str, str]] = {
     "open": ("spread", "Not resolved{at}.", ""),
     "one-step": ("spread", "", "more steps"),
     "more-runs": ("spread", "", "{settle}"),
+    "refused": ("terms", "", "{settle}"),
     "may-change": ("data", "{text}.", ""),
     "lacks": (
         "gate",
@@ -151,7 +152,7 @@ TABLE: dict[str, tuple[Kind, str, str]] = {
         "",
     ),
     "wall": ("estimates", "By wall clock, which includes the time between steps{at}: {numbers}.", ""),
-    "gate-open": ("gate", "The gate cannot judge {names}{at}: some steps have numbers in one arm only.", ""),
+    "gate-open": ("data", "The gate cannot judge {names}{at}: some steps have numbers in one arm only.", ""),
     "not-compared": ("data", "Not compared{at}: {why}.", ""),
     "no-equal-work": ("data", "Speed at equal work is unknown{at}: {why}.", "{settle}"),
     "other": ("data", "{text}.", ""),
@@ -177,19 +178,22 @@ def caveats_of(places: Sequence[JudgedPlace]) -> tuple[tuple[Caveat, ...], tuple
         ):
             found[name].setdefault(tuple(values.items()), []).append(place.claim.at)
     caveats, settle = [], []
+    not_comparable = {place.claim.at for place in places if place.claim.verdict == "x"}
     for name, (kind, text, remedy) in TABLE.items():
         for items, at in found[name].items():
             values = dict(items) | {"at": f" at {join_first(at, MOST_NAMES)}" if len(at) < len(places) else ""}
             caveats.append(Caveat(kind, text.format_map(values)))
-            settle.append(remedy.format_map(values))
+            # Runs that train worse, or ran under other conditions, are no more comparable with another doubt removed.
+            if name == "refused" or not {*at} <= not_comparable:
+                settle.append(remedy.format_map(values))
     return tuple(dict.fromkeys(one for one in caveats if one.text)), tuple(dict.fromkeys(filter(None, settle)))
 
 
 def _of_terms(place: JudgedPlace) -> Iterator[Doubt]:
     """The gate, and terms that differ or are not known."""
-    for arm, quantity, own, other in worse_arms(place.gate, *place.arms):
+    for arm, quantity, both in worse_arms(place.gate, *place.arms):
         # The numbers of a sweep are many.
-        yield "gate", {"arm": arm, "what": LABELS[quantity] + f" ({own:.3g} against {other:.3g})" * place.alone}
+        yield "gate", {"arm": arm, "what": LABELS[quantity] + f" ({both})" * place.alone}
     missing = (place.gate["baseline_missing"] > 0) | (place.gate["arm_missing"] > 0)
     if unknown := [LABELS[name] for name in place.gate.loc[missing & (place.gate["verdict"] == UNKNOWN), "quantity"]]:
         yield "gate-open", {"names": ", ".join(unknown)}
@@ -202,7 +206,8 @@ def _of_terms(place: JudgedPlace) -> Iterator[Doubt]:
         remedies = ["one trainer in both arms"] * (WHOLE in codes)
         # The caveat names more of them.
         remedies += [f"runs on equal terms ({join_first(settings, 2)})"] if settings else []
-        effect = "the ratio compares whole systems" if WHOLE in codes else "the engines alone do not explain the ratio"
+        number = "the ratio" if place.printed else "a difference"
+        effect = "whole systems are compared" if WHOLE in codes else f"the engines alone do not explain {number}"
         what = shorten(unequal[0].what, MOST_SHOWN, placeholder=" ...") if len(codes) == 1 else ""
         yield "terms", {"what": what or join_first(codes, MOST_NAMES), "effect": effect, "settle": "; ".join(remedies)}
     if place.preflight is None or not place.preflight.ledger:
@@ -213,12 +218,16 @@ def _of_terms(place: JudgedPlace) -> Iterator[Doubt]:
 
 def _unverified(settings: Sequence[str], every: int) -> dict[str, str]:
     """How many settings are not known; one row may stand for all of the trainer and the engine, however many."""
-    named = [name for name in settings if name != ALL_SETTINGS]
-    names = f" ({join_first(named, 2)})" if named else ""
+    if len(settings) == every:
+        return {"what": "The terms", "more": ": no settings in these logs"}
+    named = [name for name in settings if not name.startswith(ALL_SETTINGS)]
+    shown = [name.removeprefix("workload.").replace("_", " ").replace("gpu", "GPU") for name in named]
+    names = f" ({join_first(shown, 2)})" if named else ""
     if len(named) == len(settings):
         return {"what": f"{len(named)} of {every} settings", "more": names}
+    (whole,) = (name for name in settings if name not in named)
     more = f", nor {len(named)} of {every - 1} others{names}" if named else ""
-    return {"what": "The settings of the trainer and the engine", "more": more}
+    return {"what": whole[0].upper() + whole[1:], "more": more}
 
 
 def _of_mismatch(place: JudgedPlace) -> Iterator[Doubt]:
@@ -264,13 +273,18 @@ def _of_claim(place: JudgedPlace) -> Iterator[Doubt]:
             # Of this count no more is known than its size.
             number = count_of(int(float(f"{more:.2g}")), "more run")
             few = f"{'at least' if claim.lacking else 'about'} {number} of {claim.lacking or 'each arm'}"
+            fewest = min(count // runs for count, runs in zip(claim.steps, claim.runs, strict=True))
+            if claim.lacking and claim.unit == AT_EQUAL_WORK and fewest < LEAST_STEPS_FOR_LIKELY:
+                few += f" ({LEAST_STEPS_FOR_LIKELY} counted steps a run, here {fewest}, may show a direction)"
         yield "more-runs", {"settle": few}
     if claim.estimate and disagreement(claim.rows):
         number = f" (per step {ratio_text(claim.rows[PER_STEP]['value'])})" if place.alone and place.printed else ""
         has_intervals = all(claim.rows[name]["low"] > 0 for name in (PER_STEP, EQUAL_WORK))
         yield "disagree", {"number": number, "why": what_differs(row.tokens_ratio, has_intervals)}
-    if not (claim.estimate or place.alone):
-        yield "not-compared", {"why": claim.why}
+    if not claim.estimate:
+        yield "refused", {"settle": claim.row["settle"]}
+        if not place.alone:
+            yield "not-compared", {"why": claim.why}
     equal = claim.rows[EQUAL_WORK]
     # A benchmark's requests, which all clients choose, need no equal work.
     if claim.estimate == PER_STEP and claim.record == "step" and equal["why"] != row.unequal_work:

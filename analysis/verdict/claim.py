@@ -6,9 +6,11 @@ from dataclasses import dataclass
 
 from analysis.estimates.estimate_table import EQUAL_WORK, PER_STEP, Row
 from analysis.planned import EQUAL_WITHIN
-from analysis.verdict.arm_verdict import NO_SPAN, WIDE, Span, is_too_wide
+from analysis.verdict.arm_verdict import NO_SPAN, WIDE, Span, equal_within, is_too_wide
 
 AT_EQUAL_WORK = "at equal work"
+# Of fewer steps the public runs that SPREAD is measured on say less.
+LEAST_STEPS_FOR_LIKELY = 10
 # A claim uses the first estimate that has a value.
 UNITS = {EQUAL_WORK: AT_EQUAL_WORK, PER_STEP: "per step"}
 
@@ -80,11 +82,6 @@ def claim_from(at: str, rows: dict[str, Row], step_of: str = "step", until: floa
         steps,
         "each arm" if len(alone) == 2 else "".join(alone),
     )
-
-
-def equal_within(interval: Span, until: float) -> bool:
-    """Whether an interval lies between 1/`until` and `until`."""
-    return 1 / until < interval[0] and interval[1] < until
 
 
 def direction(value: float) -> int:

@@ -53,8 +53,11 @@ def lines_of(verdict: ArmVerdict, most: int | None = MOST_CAVEATS) -> list[Line]
     if more := len(verdict.caveats[most:]) if most else 0:
         found.append(Line("more", "+", f"And {more} more in the report and in --json."))
     if verdict.settle:
-        remedies = "; ".join(verdict.settle)
-        found.append(Line("settle", "→", f"{remedies[0].upper()}{remedies[1:]} would resolve it."))
+        first, *others = verdict.settle
+        text = (
+            f"All of these would resolve it: {'; '.join(verdict.settle)}." if others else f"{first} would resolve it."
+        )
+        found.append(Line("settle", "→", text[0].upper() + text[1:]))
     return found
 
 

@@ -25,7 +25,7 @@ from analysis.runs import rows_of
 from analysis.terms import in_words, other_rollouts
 from analysis.verdict.arm_verdict import NO_SPAN, ArmVerdict, Caveat, Ratio, ratio_text, seconds_text, span_text
 from analysis.verdict.caveats import MOST_NAMES, JudgedPlace, caveats_of
-from analysis.verdict.claim import AT_EQUAL_WORK, UNITS, Claim, claim_from, direction
+from analysis.verdict.claim import AT_EQUAL_WORK, LEAST_STEPS_FOR_LIKELY, UNITS, Claim, claim_from, direction
 from analysis.wide import OWN, PHASE
 from analysis.windows import steps_per_row
 from common.findings import Finding, Preflight
@@ -35,13 +35,11 @@ from engines import UNKNOWN
 from trainers.logs.record import STEPS_LOGGED
 from trainers.timers.tree import TimerTree
 
-# Of fewer steps the public runs that SPREAD is measured on say less.
-LEAST_STEPS_FOR_LIKELY = 10
 VERDICT_NAMES = {"+": "faster", "-": "slower", "=": "equal", "~": "not resolved", "x": "not comparable"}
 NOT_IN_COMMON = "not in every run"
 GENERATION, NO_TIMER = "generation", "no timer"
-# Where the difference lies: smaller parts are not shown, and two differences that are closer are the same.
-MOST_PARTS, LEAST_SHARE, ALIKE = 3, 0.005, 0.1
+# Where the difference lies: smaller parts are not shown.
+MOST_PARTS, LEAST_SHARE = 3, 0.005
 _NOTHING = SimpleNamespace(**dict.fromkeys(COMPARISON_COLUMNS, math.nan))
 
 
@@ -151,7 +149,7 @@ def _places(
         row = rows.get(str(factors), _NOTHING) if claim.record == "step" else _NOTHING
         jumped = jumps(of.wide, one, mismatch.quantity) if mismatch else []
         staleness, accepted = (
-            {name: mean_of_runs(side, column_of(of.wide, side, quantity)) for side, name in one.named_sides}
+            {name: mean_of_runs(side, column_of(of.wide, side, quantity)) for side, name in reversed(one.named_sides)}
             for quantity in ("staleness", "acceptance_length")
         )
         # Who logs a length drafts, also where no draft is accepted.
@@ -176,10 +174,10 @@ def _basis(of: VerdictEvidence, both: tuple[str, str], places: Sequence[JudgedPl
     runs, steps = _summed([one.runs for one in known]), _summed([one.steps for one in known])
     first, *more = {total / count for one in known for total, count in zip(one.steps, one.runs, strict=True)}
     record = known[0].record
-    counted = f"{count_of(steps[0], record)} against {steps[1]:,}"
+    counted = f"{count_of(steps[1], record)} against {steps[0]:,}"
     if not more and first.is_integer():
         counted = f"{count_of(int(first), record)} each"
-    sizes = f"{count_of(runs[0], 'run')} against {runs[1]}, {counted}"
+    sizes = f"{count_of(runs[1], 'run')} against {runs[0]}, {counted}"
     if record == "step":
         every = [one for one in of.every if one.arm == both[1] and not one.is_empty]
         here = of.wide["arm"].isin(both) & of.wide["factors"].isin([one.factors for one in every])
@@ -301,7 +299,7 @@ def _difference(of: VerdictEvidence, arm: str, claim: Claim, likely: bool) -> st
     shares = sorted(((part, seconds / total) for part, seconds in parts.items()), key=lambda one: -abs(one[1]))
     kept = [(part, share) for part, share in shares if abs(share) >= LEAST_SHARE][:MOST_PARTS]
     shown = ", ".join(f"{part} {100 * share:.0f}%" for part, share in kept)
-    which = "the difference" if abs(total - claimed_s) <= ALIKE * abs(claimed_s) else "the raw difference"
+    which = "the measured difference" if claim.estimate == EQUAL_WORK else "the difference"
     if parts[GENERATION] / total < 0.5:
         return f"Most of {which} lies outside generation and is no engine's: {shown}."
     return f"Of {which}: {shown}."

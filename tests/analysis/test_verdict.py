@@ -116,7 +116,7 @@ def test_what_only_other_arms_differ_in_is_no_caveat_of_a_pair():
     third = [frame.assign(arm="c") for frame in frames[1::2]]
     b, c = said([*frames, *third], plan("a", "b", "c"), whole)
     assert "Unequal" not in caveats(b) and "3 of 4 settings cannot be verified" in caveats(b)
-    assert caveats(c, "terms").startswith("Unequal terms (trainers, x): the ratio compares whole systems.")
+    assert caveats(c, "terms").startswith("Unequal terms (trainers, x): whole systems are compared.")
     assert settle(c).startswith("one trainer in both arms; runs on equal terms (x)") and "trainer" not in settle(b)
 
 
@@ -335,19 +335,19 @@ def test_where_the_difference_lies():
 
     found = where(with_timers(engines(1.5)))
     assert re.fullmatch(
-        r"Of the difference: (generation 50%|loss\+backward 50%), (generation|loss\+backward) 50%\.", found
+        r"Of the measured difference: (generation 50%|loss\+backward 50%), (generation|loss\+backward) 50%\.", found
     )
     # Equal generation, and one arm waits: no engine's difference.
     found = where(with_timers(engines(1.0), wait_s=30.0))
     assert re.match(
-        "Most of the difference lies outside generation and is no engine's: no timer (9[5-9]|10[0-5])%", found
+        "Most of the measured difference lies outside generation and is no engine's: no timer (9[5-9]|10[0-5])%", found
     )
     assert where(with_timers(engines(1.0))) == "", "chance may be all of it"
     assert where(with_timers(engines(1.5)), {}) == "" and where(engines(1.5)) == ""
-    # Of one run, where it is larger than repeated runs differ; of the raw difference where lengths differ, too.
-    assert where([f for f in with_timers(engines(1.5)) if f["seed"].iloc[0] == 0]).startswith("Of the difference: ")
+    # Of one run, where it is larger than repeated runs differ.
+    assert where([f for f in with_timers(engines(1.5)) if f["seed"].iloc[0] == 0]).startswith("Of the measured ")
     assert where(with_timers(engines(1.5, scale=1.8))) == "", "as logged the arm is the slower one"
-    assert where(with_timers(engines(1.5, scale=0.8))).startswith("Of the raw difference: ")
+    assert where(with_timers(engines(1.5, scale=0.8))).startswith("Of the measured ")
 
 
 def test_every_form_says_the_same():

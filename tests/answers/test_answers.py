@@ -8,6 +8,7 @@ import functools
 import io
 import json
 import math
+import re
 import shutil
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,6 +17,7 @@ import pandas as pd
 import pytest
 import yaml
 
+from analysis.verdict.arm_verdict import seconds_text
 from tests.answers.reads import logs_in, put, wrong_in_log
 from tests.planted import in_text
 from trainers.registry import trainers
@@ -69,6 +71,8 @@ class Answer:
     caveats: int = 0
     text: str = field(default="", compare=False)
     """All words: the verdict's, its caveats, and what is said beside it."""
+    of_both: tuple = field(default=((), ()), compare=False)
+    """The runs of the baseline and of the arm; and their seconds, where the first sentence has them."""
 
     def turned(self):
         """The answer where the other arm is the baseline."""
@@ -119,7 +123,9 @@ def ask(case, words, folder):
     one = found["arms"][0]
     ratio = next(iter(one["ratios"]), {"unit": "", "value": [math.nan], "interval": None})
     interval = tuple(ratio["interval"]) if ratio["interval"] and None not in ratio["interval"] else None
-    return Answer(one["verdict"], ratio["value"][0], ratio["unit"], interval, len(one["caveats"]), said)
+    seconds = ratio["seconds"] if ratio.get("seconds", [None])[0] and not ratio["too_wide"] else ()
+    both = one["runs"] if one["basis"] else (), seconds
+    return Answer(one["verdict"], ratio["value"][0], ratio["unit"], interval, len(one["caveats"]), said, both)
 
 
 def texts(found):
@@ -189,6 +195,8 @@ def turned(words):
     return (*reversed(mixed), *(word for word in words if "=" not in word))
 
 
+AGAINST = re.compile(r"([\d.,]*\d)%?(?: (?:s|runs?|steps?|results?|GPUs))? against ([\d.,]*\d)")
+"""Both numbers of a text that does not name its arms."""
 TWO_ARMS = [
     case for case in CASES if case.right.verdict != "refused" and sum("=" in word for word in case.command) == 2
 ]
@@ -201,6 +209,12 @@ def test_the_sequence_of_files_and_of_arms_changes_nothing_but_the_sign(answered
     assert other.ratio == pytest.approx(first.ratio, rel=1e-9, nan_ok=True)
     assert (other.interval is None) == (first.interval is None)
     assert first.interval is None or other.interval == pytest.approx(first.interval, rel=1e-9)
+    # "1 against 2": the arm's number is first in every text. Where a text has another order it names the arms.
+    pairs = sorted(AGAINST.findall(answered(case).text))
+    assert pairs == sorted((second, first) for first, second in AGAINST.findall(other.text))
+    runs, seconds = other.of_both
+    assert not runs or f"{runs[1]} run{'s' * (runs[1] > 1)} against {runs[0]}" in other.text
+    assert not seconds or f"{seconds_text(seconds[1])} against {seconds_text(seconds[0])}" in other.text
 
 
 @pytest.mark.parametrize(("case", "name", "log"), READS)

@@ -126,7 +126,10 @@ def test_secrets_in_a_source_are_not_shown():
 def test_without_either_the_ledger_says_that_it_cannot_tell_and_why():
     seen = seen_of(bare())
     assert {row.verdict for row in seen.ledger} == {"unverifiable"}
-    assert seen.ledger[0].setting.startswith("all settings") and set(seen.ledger[0].values) == {"vllm", "sglang"}
+    assert seen.ledger[0].setting.startswith("the settings of the trainer") and set(seen.ledger[0].values) == {
+        "vllm",
+        "sglang",
+    }
     assert "its source was not read yet, and the experiment gives it no stack" in seen.unverifiable[0]
     read = {"resolved": {}, "versions": {"verl": "0.4.1"}}
     assert "its source holds none of its settings" in seen_of(bare(), vllm=read).unverifiable[0]

@@ -132,7 +132,8 @@ def _why_unknown(spec: Spec, source: Mapping[str, Any], stack: StackPins | None)
     if not source:
         has = "was not read yet"
     else:
-        has = f"holds no whole configuration of {trainer}" if source.get("resolved") else "holds none of its settings"
+        part = source.get("resolved") or source.get("command")
+        has = f"holds no whole configuration of {trainer}" if part else "holds none of its settings"
     if stack is None:
         lacks = "the experiment gives it no stack"
     elif spec["workload"]:
