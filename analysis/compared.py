@@ -100,12 +100,12 @@ def work_of(baseline: pd.DataFrame, arm: pd.DataFrame, stated: bool) -> Work:
     for name, label in _LABELS.items():
         lacking = [who for who, side in zip(("the baseline", "the arm"), sides, strict=True) if side[name].isna().any()]
         if lacking and not needless.get(name):
-            unknown[name] = f"{label} of {' and '.join(lacking)} is not known"
+            said = " (import.batch_size can say it)" if stated and name == RESPONSES else ""
+            unknown[name] = f"{label} of {' and '.join(lacking)} is not known{said}"
     differs = "; ".join(text for name in _LABELS if (text := _difference(sides, name)))
     lengths, settle = _difference(sides, MEAN_LENGTH), ""
     if unknown and not differs:
-        labels = {**_LABELS, RESPONSES: _LABELS[RESPONSES] + " (or import.batch_size)" * stated}
-        settle = f"logs with {' and '.join(labels[name] for name in unknown)}"
+        settle = f"logs with {' and '.join(_LABELS[name] for name in unknown)}"
     why = "; ".join(filter(None, (differs, *unknown.values(), lengths if unknown else "")))
     return Work(differs, lengths, why, settle)
 

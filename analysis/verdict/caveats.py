@@ -152,9 +152,9 @@ TABLE: dict[str, tuple[Kind, str, str]] = {
         "",
     ),
     "wall": ("estimates", "By wall clock, which includes the time between steps{at}: {numbers}.", ""),
-    "gate-open": ("data", "The gate cannot judge {names}{at}: some steps have numbers in one arm only.", ""),
+    "gate-open": ("data", "The gate cannot judge {names}{at}: not all compared steps have numbers in both arms.", ""),
     "not-compared": ("data", "Not compared{at}: {why}.", ""),
-    "no-equal-work": ("data", "Speed at equal work is unknown{at}: {why}.", "{settle}"),
+    "no-equal-work": ("data", "Speed at equal work is unknown{at}: {why}{remedy}.", ""),
     "other": ("data", "{text}.", ""),
     "unverified": ("data", "{what} cannot be verified{more}.", ""),
 }
@@ -288,7 +288,9 @@ def _of_claim(place: JudgedPlace) -> Iterator[Doubt]:
     equal = claim.rows[EQUAL_WORK]
     # A benchmark's requests, which all clients choose, need no equal work.
     if claim.estimate == PER_STEP and claim.record == "step" and equal["why"] != row.unequal_work:
-        yield "no-equal-work", {"why": equal["why"], "settle": equal["settle"]}
+        # Which logs would show it is clear from what is not known.
+        remedy = equal["settle"] and not equal["settle"].startswith("logs with ")
+        yield "no-equal-work", {"why": equal["why"], "remedy": f"; {equal['settle']} would show it" if remedy else ""}
 
 
 def _of_steps(place: JudgedPlace) -> Iterator[Doubt]:

@@ -180,7 +180,7 @@ def test_runs_that_shared_a_machine_are_warned_of(tmp_path):
         warning = text(read, "shared-machine")
         # The verdict is no more certain than the page.
         said = (", on a shared machine: " in block(read), "≠ 2 runs trained at the same time on n1" in block(read))
-        assert said == (bool(warning),) * 2 and ("→ Runs one at a time; " in block(read)) == bool(warning)
+        assert said == (bool(warning),) * 2 and ("resolve it: runs one at a time; " in block(read)) == bool(warning)
         return warning
 
     assert "2 runs trained at the same time on n1 (b, a)" in found("x", when(0, 9), when(5, 12))
@@ -200,7 +200,7 @@ def test_a_machine_that_others_used_is_said(tmp_path):
     said = block(found)
     assert "not resolved, one run an arm, on a busy machine: " in said
     assert "≠ Other processes used the processors in the counted steps (a: 20 %)" in said
-    assert "→ Runs on a quiet machine; " in block(found)
+    assert "resolve it: runs on a quiet machine; " in block(found)
 
 
 def test_what_others_take_is_a_share_of_the_cpus_of_all_processes(tmp_path):
