@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import fnmatch
 from collections.abc import Iterator, Mapping, Sequence
-from fnmatch import fnmatchcase
+from itertools import islice
 from typing import Any
 
 from analysis.imports.source_check import require_of_arm
@@ -155,12 +156,13 @@ def _loop_by_timers(
     """The one other loop of a release whose marks the run logged, or that alone declares every timer; else None."""
     names = {name for step in read.records.values() for name in step.scalars}
     names = names.union(*(part.names_left_out for part in parts))
-    marked = [t for t in loops if any(fnmatchcase(name, mark) for mark in t.marks for name in names)]
+    marked = [t for t in loops if any(fnmatch.filter(names, mark) for mark in t.marks)]
     # The configuration counts among the asynchronous loops, of which only the whole step is timed.
     if len(marked) == 1 and marked[0] is not tree and not (tree.overlap and marked[0].overlap):
         return marked[0]
-    steps = list(read.records.values())[:20]
-    whole = [t for t in loops if t.flat and not any(nest_timers(step.scalars, t).undeclared for step in steps)]
+    # Most steps have the same names.
+    steps = {tuple(step.scalars): step.scalars for step in islice(read.records.values(), 20)}.values()
+    whole = [t for t in loops if t.flat and not any(nest_timers(scalars, t).undeclared for scalars in steps)]
     fitting = [t for t in whole if not t.overlap]
     return fitting[0] if tree.flat and tree not in whole and len(fitting) == 1 else None
 

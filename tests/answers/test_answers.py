@@ -30,6 +30,7 @@ COMPARED, READ = {"command", "right"}, {"reads"}
 MORE = {"licence", "wrong", "right"}
 TABLES = "right"
 """The folder of a case with parts of the report's tables, as they must be."""
+REPORT = "report"
 KEYS = ("run_id", "arm", "step", "path", "estimate", "quantity", "factors", "baseline")
 """The columns of such a part that say which row of the report's table it is."""
 
@@ -153,11 +154,12 @@ def parent(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def answered(parent):
-    """The answer of a case, or to other words of it."""
+    """The answer of a case, whose report is written where its tables are asked for; or to other words of it."""
 
     @functools.cache
     def answer(case, words=()):
-        return ask(case, [*(words or case.command), "--verdict-only"], logs_of(case.folder, parent))
+        more = ["--report", REPORT] if case in WITH_TABLES and not words else ["--verdict-only"]
+        return ask(case, [*(words or case.command), *more], logs_of(case.folder, parent))
 
     return answer
 
@@ -231,7 +233,7 @@ def test_the_numbers_of_the_tables_are_right(case, parent, monkeypatch):
     ask(case, [*case.command, "--report", "report"], folder)
     for file in sorted((case.folder / TABLES).glob("*.csv")):
         right = pd.read_csv(file, dtype=str, keep_default_na=False)
-        table = pd.read_csv(folder / "report" / "tables" / file.name, dtype=str, keep_default_na=False)
+        table = pd.read_csv(folder / REPORT / "tables" / file.name, dtype=str, keep_default_na=False)
         keys = [key for key in KEYS if key in right]
         assert set(right) <= set(table), f"{file}: {table.columns.tolist()} has not {sorted(set(right) - set(table))}"
         for row in right.to_dict("records"):
