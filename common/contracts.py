@@ -295,55 +295,6 @@ class StepRow(TypedDict):
     source_line: Annotated[int, "line in that file; in a wandb file the record's number"]
 
 
-class RatioInFile(TypedDict):
-    """A ratio in verdict.json: seconds of the baseline over seconds of the arm; above 1 the arm is faster."""
-
-    unit: Annotated[str, "`at equal work` or `per step`"]
-    at: Annotated[list[str], "the factor combinations that the ratio covers"]
-    value: Annotated[list[float], "lowest and highest ratio, as in tables/estimates"]
-    interval: Annotated[list[float | None], "lowest and highest end of the 95% intervals over runs, or nulls"]
-    seconds: Annotated[list[float | None], "of a step of the baseline and of the arm, in this unit; nulls with a sweep"]
-    too_wide: Annotated[bool, "its interval reaches farther than a factor of 3: the ratio is printed nowhere"]
-
-
-class CaveatInFile(TypedDict):
-    """A caveat in verdict.json."""
-
-    kind: Annotated[str, "`terms`, `gate`, `spread` (of runs), `estimates` or `data`"]
-    text: Annotated[str, "what speaks against relying on the answer"]
-
-
-class ArmInVerdict(TypedDict):
-    """An arm in verdict.json."""
-
-    arm: Annotated[str, "the arm"]
-    baseline: Annotated[str, "the arm that it is compared with"]
-    verdict: Annotated[
-        str,
-        "`+` faster, `-` slower, `=` equal within the ratio in `words`, `~` not resolved, or not at every factor, "
-        "`x` not comparable",
-    ]
-    words: Annotated[str, "the verdict in words"]
-    sentence: Annotated[str, "the answer in one line, with its seconds"]
-    difference: Annotated[str, "in which parts of the step the difference lies; empty where that is not known"]
-    ratios: Annotated[list[RatioInFile], "most informative first; [] if nothing is comparable"]
-    per_gpu: Annotated[list[str], "of loops on unlike splits of GPUs: what the GPUs of both did, a sentence each"]
-    runs: Annotated[list[int], "runs of the baseline and of the arm, over all factor combinations"]
-    steps: Annotated[list[int], "their steps that are compared"]
-    basis: Annotated[str, "terms, runs, and steps with those that are left out, as a sentence"]
-    caveats: Annotated[list[CaveatInFile], "all, the most harmful first"]
-    settle: Annotated[list[str], "what would resolve the verdict"]
-
-
-class VerdictFile(TypedDict):
-    """`results/<experiment>/verdict.json`, written by analysis.report: the claims of the comparison."""
-
-    experiment: Annotated[str, "the experiment's name"]
-    baseline: Annotated[str, "the arm that the others are compared with"]
-    arms: Annotated[list[ArmInVerdict], "a verdict for each arm that shares steps with the baseline"]
-    no_comparison: Annotated[str, "why there is no verdict; empty if there is one"]
-
-
 FileT = TypeVar("FileT")
 # A history reads thousands of files, and resolving a kind's annotations takes longer than reading one.
 _hints: Callable[[Any], dict[str, Any]] = cache(get_type_hints)

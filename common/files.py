@@ -24,8 +24,6 @@ ROOT = Path(__file__).resolve().parents[1]
 _TAIL_BYTES = 65536
 WHOLE_FILE_HASH_LIMIT = 64 * 2**20  # bytes
 _SAMPLES, _SAMPLE_BYTES = 256, 64 * 2**10
-# What file systems without hard links answer.
-_NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
 
 
 def module_command(module: str, *flags: str) -> list[str]:
@@ -103,26 +101,6 @@ def _encodable(text: str) -> str:
 def write_json(path: Path, value: Any) -> None:
     """Write a JSON file atomically; NaN and infinities become null."""
     write_text(path, json.dumps(json_safe(value), indent=1, ensure_ascii=False) + "\n")
-
-
-def write_json_once(path: Path, value: Any) -> None:
-    """Write a JSON file unless there is one, also if another host writes it at the same moment.
-
-    To look before would not do: NFS may deny for seconds a file that another host has written.
-    """
-    part = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
-    write_json(part, value)
-    try:
-        os.link(part, path)
-    except FileExistsError:
-        pass
-    except OSError as error:
-        if error.errno not in _NO_LINKS:
-            raise
-        if not path.exists():
-            part.replace(path)
-    finally:
-        part.unlink(missing_ok=True)
 
 
 def write_text(path: Path, text: str) -> None:

@@ -34,11 +34,6 @@ class ModelFacts:
         """Numbers in one token's keys and values, over all layers and heads."""
         return 2 * self.layers * self.kv_heads * self.head_dim
 
-    @property
-    def kv_bytes(self) -> int:
-        """Bytes of one token's keys and values in bfloat16."""
-        return 2 * self.kv_numbers
-
     def kv_heads_fit(self, gpus: int) -> bool:
         """Whether the GPUs divide or copy the heads of keys and values evenly."""
         return self.kv_heads % gpus == 0 if self.kv_heads >= gpus else gpus % self.kv_heads == 0

@@ -355,7 +355,7 @@ def test_the_answer_has_seconds_says_where_the_difference_lies_and_what_reading_
         verl_log(f"b{n}.log", 60, 10 + n, first=5)
     given = ("a=a0.log,a1.log", "b=b0.log,b1.log")
     found = verdict_of(capsys, *given)
-    met = [one["text"] for one in found["caveats"] if "its first step is 5, after the warm-up (1 step)" in one["text"]]
+    met = [one["text"] for one in found["caveats"] if "begins with step 5, and a with its first" in one["text"]]
     assert len(met) == 1 and "and 1 more like it" in met[0]
     assert re.fullmatch(r"b: 1\.6\dx faster than a: 60\.\d s against \S+ s per step \(95% CI .*\)\.", found["sentence"])
     assert found["difference"] == "Of the difference: generation 70%, no timer 30%."

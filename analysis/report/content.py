@@ -33,9 +33,8 @@ from analysis.step_costs import cost_lines
 from analysis.token_ledger import loops_table
 from analysis.verdict.arm_verdict import ArmVerdict
 from analysis.verdict.verdict_table import VerdictEvidence, arm_verdicts, with_engines_alone
-from common.contracts import VerdictFile
 from common.findings import Finding, Preflight, read_preflight
-from common.verdicts import Verdict, count_of, worst_first
+from common.verdicts import Verdict, VerdictFile, count_of, worst_first
 from trainers.timers.tree import TimerTree
 
 if TYPE_CHECKING:

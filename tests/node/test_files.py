@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from common.errors import UserError
-from common.files import json_safe, tree_sha256, write_json, write_json_once
+from common.files import json_safe, tree_sha256, write_json
 from common.retry import append_json_line, await_file
 from node.attempt import Inputs
 from node.dataset import arithmetic_rows, ground_truths
@@ -192,15 +192,6 @@ def test_arithmetic():
         formula = row["question"].removeprefix("What is ").removeprefix("Compute ").split("?")[0]
         value = eval(formula.replace("=", "").rstrip("."))  # the test's own sums, no foreign text
         assert row["answer"] == str(value)
-
-
-def test_the_first_of_two_that_end_a_job_is_kept(tmp_path):
-    """As on NFS: the second one does not see the file yet, whatever it looks for."""
-    end = tmp_path / "new" / "end.json"
-    write_json_once(end, {"kind": "finished"})
-    write_json_once(end, {"kind": "vanished"})
-    assert json.loads(end.read_text()) == {"kind": "finished"}
-    assert [file.name for file in end.parent.iterdir()] == ["end.json"]
 
 
 def test_a_file_that_is_made_anew_is_awaited(tmp_path, capsys):

@@ -37,7 +37,7 @@ def test_a_local_folder_is_read(tmp_path):
     assert facts is not None and facts.parameters is not None
     assert facts.parameters == pytest.approx(0.596e9, rel=0.005)
     # The head's width is the config's own, not hidden over heads.
-    assert (facts.head_dim, facts.kv_bytes) == (128, 2 * 28 * 8 * 128 * 2)
+    assert (facts.head_dim, facts.kv_numbers) == (128, 2 * 28 * 8 * 128)
     (tmp_path / "config.json").write_text(json.dumps(config | {"architectures": ["MixtralForCausalLM"]}))
     experts = model_facts(str(tmp_path))
     assert experts is not None and experts.parameters is None

@@ -7,7 +7,7 @@ import json
 import re
 import sys
 import webbrowser
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -144,7 +144,8 @@ def _answer(content: Content, arms: Sequence[ComparedArm], args: argparse.Namesp
     if (args.step_seconds or args.unit) and not any(verdict.code == COLUMNS_TAKEN for verdict in read):
         flag = "--step-seconds" if args.step_seconds else "--unit"
         told.append(f"{flag} was not used: it is of a column of a table, and no run was read from one.")
-    for line in (*_summary(arms, content), *left_out, *sentences, *dict.fromkeys(taken), *told):
+    unnamed = _without_release(arms, content)
+    for line in (*_summary(content, unnamed), *left_out, *sentences, *dict.fromkeys(taken), *told):
         _say(line, args)
 
     def as_markdown() -> str:
@@ -152,7 +153,7 @@ def _answer(content: Content, arms: Sequence[ComparedArm], args: argparse.Namesp
 
     add_to_job_summary(as_markdown)
     # What flags would add changes nothing where nothing can be compared.
-    lacking = _not_in_logs(arms, content) if content.arm_verdicts else []
+    lacking = _not_in_logs(arms, content, [*unnamed.values()]) if content.arm_verdicts else []
     if args.json:
         print(json.dumps(content.verdict_file, indent=1, ensure_ascii=False, allow_nan=False))
     elif args.markdown:
@@ -172,8 +173,11 @@ def _without_source(text: str, arms: Sequence[ComparedArm]) -> str:
     return text.removeprefix(max(filter(text.startswith, named), key=len, default=""))
 
 
-def _not_in_logs(arms: Sequence[ComparedArm], content: Content) -> list[str]:
-    """What these logs do not name, after the answer: how it was read, and the flags that would add it."""
+def _not_in_logs(arms: Sequence[ComparedArm], content: Content, unnamed: Sequence[Run]) -> list[str]:
+    """What these logs do not name, after the answer: how it was read, and the flags that would add it.
+
+    `unnamed`: the runs of `_without_release`.
+    """
     lacking, flags, gains = [], [], []
     if guessed := [arm for arm in arms if arm.trainer_unknown and arm.trainer != UNKNOWN]:
         lacking.append(f"trainer (read as {guessed[0].trainer})")
@@ -182,7 +186,7 @@ def _not_in_logs(arms: Sequence[ComparedArm], content: Content) -> list[str]:
         lacking.append("engine")
         flags.append(f"--names {','.join('ENGINE' if arm.engine == UNKNOWN else arm.name for arm in arms)}")
         gains.append("the engines' settings and floors")
-    if unnamed := [*_without_release(arms, content).values()]:
+    if unnamed:
         lacking.append("release")
         flags.append(f"--release {unnamed[0].tree.series}")
         gains.append("the release's defaults")
@@ -208,10 +212,9 @@ def _say(line: str, args: argparse.Namespace) -> None:
     print(shown(line), file=sys.stderr if args.json or args.markdown else sys.stdout, flush=True)
 
 
-def _summary(arms: Sequence[ComparedArm], content: Content) -> list[str]:
-    """A line per arm: its timer tree, engine, runs and steps."""
+def _summary(content: Content, unnamed: Container[str]) -> list[str]:
+    """A line per arm: its timer tree, engine, runs and steps; `unnamed` are those without a named release."""
     lines = []
-    unnamed = _without_release(arms, content)
     for name, arm in content.plan.arms.items():
         own = [run for run in content.runs if run.arm == name]
         if own:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from common.contracts import VerdictFile, read_file
+from common.contracts import read_file
 from common.errors import UserError
 from common.files import read_json
 from common.shown import print_lines
+from common.verdicts import VerdictFile
 from workflow.commands.start_runs import run_line
 from workflow.config.plan import Plan, config_here, plan_of
 
