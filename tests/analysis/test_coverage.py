@@ -27,18 +27,19 @@ def test_without_a_drift_no_estimate_is_biased(name):
 
 
 @pytest.mark.parametrize(
-    "name, per_step",
+    ("name", "count", "per_step"),
     [
-        ("tail-bound, B's tail grows", (-0.30, -0.10)),
-        ("tail-bound, B gets short", (0.45, 0.90)),
-        ("queue-bound, longer", (-0.20, -0.08)),
-        ("fixed rest, +30% constant", (-0.26, -0.11)),
-        ("fixed rest, -30% constant", (0.17, 0.45)),
-        ("fixed rest, heavier tail", (-0.40, -0.20)),
+        ("tail-bound, B's tail grows", 10, (-0.30, -0.10)),
+        ("tail-bound, B gets short", 10, (0.45, 0.90)),
+        ("queue-bound, longer", 10, (-0.20, -0.08)),
+        ("fixed rest, +30% constant", 10, (-0.26, -0.11)),
+        # Of few such experiments the lengths have steps in common.
+        ("fixed rest, -30% constant", 20, (0.17, 0.45)),
+        ("fixed rest, heavier tail", 10, (-0.40, -0.20)),
     ],
 )
-def test_a_drift_biases_step_time_and_not_equal_work(name, per_step):
-    found = of(name, 3, count=20)
+def test_a_drift_biases_step_time_and_not_equal_work(name, count, per_step):
+    found = of(name, 3, count=count)
     assert per_step[0] < found.bias(PER_STEP) < per_step[1] and abs(found.bias(EQUAL_WORK)) < 0.025
 
 
@@ -74,6 +75,6 @@ def test_a_warning_tells_of_drifts_and_not_without():
 @pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: shape.name)
 def test_identical_engines_are_the_same_whatever_their_runs_and_steps(shape):
     """The bench has the rates; here a ratio that no chance gives would show."""
-    found = shaped(shape, 20)
-    assert abs(found.bias(PER_STEP)) < 4 * max(found.spread(PER_STEP), 0.002) / 20**0.5
+    found = shaped(shape, 10)
+    assert abs(found.bias(PER_STEP)) < 4 * max(found.spread(PER_STEP), 0.002) / 10**0.5
     assert found.claimed("+-") <= 0.3
