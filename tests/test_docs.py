@@ -21,7 +21,7 @@ PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
 PACKAGES = (*ROOMS, "bench", "gpu_kit", "tests")
 FOLDERS = (*PACKAGES, "rules", "envs", "profiles", "experiments", "scripts", "docs", "slurm", ".ci")
 # What a run, a build or `rolloutbench new` makes, below folders of the repository.
-MADE = re.compile(r"\.egg-info|/slurm\.conf$|^profiles/my$")
+MADE = re.compile(r"\.egg-info|/slurm\.conf$|^profiles/my(/config\.yaml)?$")
 
 
 OF_OTHERS = {"trainers/patcher.py"}

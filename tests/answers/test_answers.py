@@ -20,7 +20,7 @@ import yaml
 from analysis.verdict.arm_verdict import seconds_text
 from tests.answers.reads import logs_in, put, wrong_in_log
 from tests.planted import in_text
-from trainers.registry import trainers
+from trainers.registry import QUANTITIES, trainers
 from workflow.cli import main
 
 HERE = Path(__file__).parent
@@ -251,6 +251,7 @@ IN_LOGS = [one for one in trainers() if one.logs.quantities and one.name not in 
 def test_every_quantity_of_a_trainers_logs_stands_in_a_case(trainer):
     files = HERE.glob(f"*_of_{trainer.name.replace('-', '_')}/{TABLES}/steps.csv")
     columns = {column for file in files for column in pd.read_csv(file, nrows=0)}
+    assert set(trainer.logs.quantities) <= set(QUANTITIES), "a misspelt name is in no table"
     assert set(trainer.logs.quantities) <= columns, "add the column to a case, and its right values"
 
 

@@ -1,9 +1,22 @@
 """The built-in rewards against values computed by hand."""
 
+import re
+
 import pytest
 
-from node.built_in_rewards import cosine, emojis, repetition, soft_overlong
+from node.built_in_rewards import BUILT_IN, cosine, emojis, repetition, soft_overlong
 from node.rewards import reward_functions
+from tests.source import ROOT
+from trainers.reward_settings import Reward
+
+
+@pytest.mark.parametrize("name", BUILT_IN)
+def test_each_has_a_row_with_its_options_and_a_meaning(name):
+    (row,) = re.findall(rf"^\| `{name}` \|.*", (ROOT / "docs" / "rewards.md").read_text(encoding="utf-8"), re.M)
+    assert all(f"`{option}`" in row for option in BUILT_IN[name].options)
+    key = next(line for line in (ROOT / "docs" / "configuration.md").read_text().splitlines() if "DAPO's" in line)
+    assert f"`{name}`: " in key, "its meaning in the docstring of Reward.name, then make docs"
+    assert Reward(name=name).name == name
 
 
 def test_cosine_is_half_a_cosine_and_clamped():
