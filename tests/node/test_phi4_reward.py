@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from common.errors import UserError
-from node.phi4_reward import Phi4, answer_part, last_boxed
+from node.phi4_reward import Phi4, last_boxed
 
 from .. import patience
 from ..attempts import ROOT
@@ -14,46 +14,23 @@ from ..attempts import ROOT
 RIGHT, NONE = "<think>a</think>So \\boxed{12}", "<think>a</think>So 12"
 
 
-# Half way, at 28672 and 1851, cos(π/2) = 0; at 1234 cos(π/3) = 0.5.
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        (RIGHT, {1: 1.0, 25600: 1.0, 28672: 0.75}),
-        (NONE, {0: -1.0, 1851: -0.75, 1234: -0.875, 3702: -0.5, 30000: -0.5}),
-    ],
-)
-def test_a_long_correct_and_a_short_wrong_answer_get_less(text, expected):
-    rewards = {length: Phi4().accuracy(text, length, "12", complete=True) for length in expected}
-    assert rewards == pytest.approx(expected, abs=1e-12)
+CUT_OFF = "<think>a"
+DRAFT = "<think>maybe \\boxed{12}</think>I do not know"
+ACCURACY = [
+    # Half way, at 28672 and 1851, cos(π/2) = 0; at 1234 cos(π/3) = 0.5.
+    *((RIGHT, length, value) for length, value in {1: 1.0, 25600: 1.0, 28672: 0.75}.items()),
+    *((NONE, length, value) for length, value in {0: -1, 1851: -0.75, 1234: -0.875, 3702: -0.5, 30000: -0.5}.items()),
+    # What is cut off at the longest length is no bad format, and a draft inside the thought is no answer.
+    *((CUT_OFF, 31744, -0.5), (RIGHT, 31744, -0.5), (DRAFT, 3702, -0.5)),
+    *((CUT_OFF, 10, -1.0), ("\\boxed{12}", 10, -1.0), ("Sure! <think>a</think>\\boxed{12}", 10, -1.0), ("", 10, -1.0)),
+    *(("<think>a</think><think>b</think>\\boxed{12}", 10, -1.0), ("</think>a<think>\\boxed{12}", 10, -1.0)),
+]
 
 
-def test_an_incomplete_response_is_not_a_bad_format():
-    phi4 = Phi4()
-    assert phi4.accuracy("<think>a", 31744, "12", complete=False) == -0.5
-    assert phi4.accuracy(RIGHT, 31744, "12", complete=False) == -0.5
-    assert phi4.accuracy("<think>a", 10, "12", complete=True) == -1.0
-    assert phi4.accuracy("\\boxed{12}", 10, "12", complete=True) == -1.0
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "no thought \\boxed{1}",
-        "Sure! <think>a</think>\\boxed{1}",
-        "<think>a \\boxed{1}",
-        "<think>a</think><think>b</think>\\boxed{1}",
-        "</think>a<think>\\boxed{1}",
-        "",
-    ],
-)
-def test_bad_formats(text):
-    assert answer_part(text) is None
-
-
-def test_a_draft_inside_the_thought_is_not_the_answer():
-    draft = "<think>maybe \\boxed{12}</think>I do not know"
-    assert answer_part(draft) == "I do not know"
-    assert Phi4().accuracy(draft, 3702, "12", complete=True) == -0.5
+@pytest.mark.parametrize(("text", "length", "value"), ACCURACY)
+def test_a_long_correct_and_a_short_wrong_answer_get_less(text, length, value):
+    complete = length < 31744
+    assert Phi4().accuracy(text, length, "12", complete=complete) == pytest.approx(value, abs=1e-12)
 
 
 @pytest.mark.parametrize(
