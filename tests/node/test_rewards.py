@@ -80,7 +80,7 @@ from node.rewards import reward_functions
 equality.LIMIT_S = 2.0
 cases, equal = json.load(sys.stdin)
 out = [[equality.equal(f"\\\\boxed{{{truth}}}", f"\\\\boxed{{{answer}}}") for truth, answer, _ in equal]]
-texts = ["<think>a</think>\\\\boxed{0.5}", "<think>a", "<think>a</think>\\\\boxed{9^{9^{9}}}"]
+texts = ["<think>a</think>\\\\boxed{0.5}", "<think>a", "<think>a</think>\\\\boxed{13}"]
 halves = [{"ground_truth": "\\\\frac{1}{2}"}] * 3
 def work():
     out.append([accuracy(text, truth) for text, truth, _ in cases])
