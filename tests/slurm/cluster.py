@@ -251,6 +251,8 @@ class Cluster:
             if name not in self.daemons or self.daemons[name].poll() is not None:
                 self.start_daemon(name)
         self._wait(lambda: self._ok("scancel", f"--user={USER}"), "scancel", timeout_s)
+        was = (f"GraceTime={self.grace_s}", f"PreemptMode={self.preempt_mode}")
+        self._wait(lambda: self._ok("scontrol", "update", "PartitionName=h100", *was), "the partition", timeout_s)
         self._wait(lambda: not self.jobs(), "the queue to be empty", timeout_s)
 
         def idle():

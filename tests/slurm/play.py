@@ -13,14 +13,17 @@ import pytest
 from workflow.runs.locks import try_lock
 
 from ..job.run_bench import processes_with
-from .runs import SlurmScript, cancel, fake, kill_with_its_submission, lose_the_node, preempt, status
+from .runs import SlurmScript, cancel, fake, kill_with_its_submission, lose_the_node, preempt, status, stopped
 
 
 def scenarios(file, every_time=False):
-    """The scenarios of a file, as pytest's parameters, with the promises that they show."""
+    """The scenarios of a file, as pytest's parameters, with the promises that they show; one for `each` value."""
     for name, told in tomllib.loads(file.read_text(encoding="utf-8")).items():
         slow = [] if every_time or told.get("every_time") else [pytest.mark.full("a scenario on a real Slurm")]
-        yield pytest.param(told, id=name, marks=[pytest.mark.promise(*told.get("promise", ())), *slow])
+        marks = [pytest.mark.promise(*told.get("promise", ())), *slow]
+        for number, value in enumerate(told.get("each", [""])):
+            then = [line.replace("{each}", value) for line in told["then"]]
+            yield pytest.param(told | {"then": then}, id=f"{name}-{number}" if value else name, marks=marks)
 
 
 def play(scenario, make, folder, faults=None, **more):
@@ -67,6 +70,10 @@ class Play:
 
     def do_says(self, words):
         assert words in self.one.said(self.head)
+
+    def do_once(self, words):
+        """The head has said it, and not again."""
+        assert self.one.said(self.head).count(words) == 1
 
     def do_waits(self, _):
         assert self.head.poll() is None, self.one.said(self.head)
@@ -188,6 +195,22 @@ class Play:
     def do_queued(self, number):
         self.one.wait(lambda: [job["state"] for job in self.one.jobs()] == ["PENDING"] * int(number))
 
+    def do_suspended(self, looks):
+        """Slurm suspends the job: so many looks at squeue later it stands still, and goes on when it is resumed."""
+        self.do_slurm(f"scontrol suspend {self.one.job_id()}")
+        self.one.wait(lambda: "suspended" in status(self.one))
+        self.one.wait(lambda: stopped(self.one))  # the controller says so before the node has done it
+        steps = self.one.steps_done()
+        self.do_looks(looks)
+        assert "suspended" in status(self.one) and self.one.steps_done() == steps
+        self.do_slurm(f"scontrol resume {self.one.job_id()}")
+        self.one.wait_for_step(steps + 3)
+
+    def do_stale(self, _):
+        """What accounting says of the job, where it is told to say more than is true."""
+        told = [self.one.job_id(), "PREEMPTED", "0:0", "gpu1", self.one.read("order.json")["name"]]
+        (self.folder / "stale").write_text("\x1f".join(told) + "\n")
+
     def do_looks(self, times):
         self.one.looks(int(times))
 
@@ -228,7 +251,7 @@ class Play:
     def do_refuse(self, faults):
         """These files are refused (faults.c); without a word none is any more."""
         if faults:
-            (self.folder / "faults").write_text(f"{faults}\n")
+            (self.folder / "faults").write_text("".join(f"{line.strip()}\n" for line in faults.splitlines()))
         else:
             (self.folder / "faults").unlink()
 
@@ -246,8 +269,8 @@ class Play:
         assert len(self.one.journal()) == int(number), self.one.journal()
 
     def do_jobs(self, number):
-        """How often a job was submitted."""
-        assert self.one.submitted() == int(number)
+        """How often a job was submitted: `2`, or `1 or 2`."""
+        assert str(self.one.submitted()) in number.split(" or ")
 
     def do_other(self, _):
         """The second attempt ran on another node than the first."""

@@ -1,11 +1,14 @@
 """Runs of the stand-in trainer on the tests' Slurm."""
 
+import contextlib
 import json
 import os
 import signal
 import subprocess
 import sys
 from pathlib import Path
+
+import psutil
 
 from trainers.command.trainer import options_of
 from trainers.workload import TrainedArm
@@ -146,6 +149,14 @@ def lose_the_node(one):
     one.cluster.kill_daemon(node)
     one.cluster.run("scontrol", "update", f"nodename={node}", "state=down", "reason=slurmd is dead")
     return node
+
+
+def stopped(one):
+    """The trainer and what started it get no signal but to go on."""
+    with contextlib.suppress(psutil.NoSuchProcess):
+        found = one.processes()
+        return bool(found) and all(process.status() == psutil.STATUS_STOPPED for process in found)
+    return False
 
 
 def preempt(one):

@@ -64,6 +64,11 @@ class Storm(Strikes):
         for _ in range(runs):
             self._begin_run()
 
+    def strikes(self):
+        """Those of users, too."""
+        own = (self.cancel, self.cancel_and_start, self.start_another_head)
+        return [*super().strikes(), *((strike.__name__, strike) for strike in own)]
+
     # Who keeps it going -------------------------------------------------------------------------------------------
 
     def rage(self, seconds):

@@ -49,38 +49,33 @@ class Strikes:
         self._stuck = {}
 
     def strikes(self):
-        """All of them; some are likelier than others."""
-        return (
-            *(self._kill_head, self._kill_head, self._interrupt_head, self._requeue, self._preempt, self._suspend),
-            *(self._lose_slurmd, self._freeze, self._restart_slurmctld, self._lie, self._lie, self._falter),
-            *(self._falter, self._freeze_slurmd, self._kill_slurmctld, self._break_node, self.cancel),
-            *(self.cancel_and_start, self.start_another_head),
-        )
+        """All of them, by name; one that stands here twice is twice as likely."""
+        return [
+            *[("kill_head", lambda: self._signal_head(signal.SIGKILL))] * 2,
+            ("interrupt_head", lambda: self._signal_head(signal.SIGINT)),
+            ("requeue", self._requeue),
+            ("preempt", self._preempt),
+            ("suspend", self._suspend),
+            ("lose_slurmd", lambda: self._strike_daemon("slurmd", "kill", 5, 30)),
+            ("freeze", lambda: self._strike_daemon("slurmctld", "freeze", 2, 10)),
+            ("restart_slurmctld", lambda: self._strike_daemon("slurmctld", "stop", 1, 6)),
+            # What it had not saved it forgets, or brings back.
+            ("kill_slurmctld", lambda: self._strike_daemon("slurmctld", "kill", 1, 6)),
+            ("freeze_slurmd", lambda: self._strike_daemon("slurmd", "freeze", 2, 15)),
+            *[("lie", self._lie), ("falter", self._falter)] * 2,
+            ("break_node", self._break_node),
+        ]
 
     def struck(self):
         """How often which strike has struck."""
-        kinds = dict.fromkeys(strike.__name__.strip("_") for strike in self.strikes())
-        return {kind: self.counts[kind] for kind in kinds}
+        return {name: self.counts[name] for name, _ in self.strikes()}
 
     def strike(self):
         """One of them, if it finds what it wants."""
-        strike = self.random.choice(self.strikes())
+        name, strike = self.random.choice(self.strikes())
         if (what := strike()) is not None:
-            kind = strike.__name__.strip("_")
-            self.counts[kind] += 1
-            self.log(f"{kind} {what}")
-
-    def cancel(self):
-        """Cancel a run; None where that was not to be."""
-        raise NotImplementedError
-
-    def cancel_and_start(self):
-        """Cancel a run and start it again while its job still ends."""
-        raise NotImplementedError
-
-    def start_another_head(self):
-        """Start a second head for a run that has one."""
-        raise NotImplementedError
+            self.counts[name] += 1
+            self.log(f"{name} {what}")
 
     def log(self, words):
         """For whoever wants to know why something did not hold."""
@@ -177,12 +172,6 @@ class Strikes:
         os.killpg(self.heads[name].pid, number)
         return name
 
-    def _kill_head(self):
-        return self._signal_head(signal.SIGKILL)
-
-    def _interrupt_head(self):
-        return self._signal_head(signal.SIGINT)
-
     def _running(self):
         if self.under_way("slurmctld"):
             return []
@@ -215,47 +204,27 @@ class Strikes:
             self.cluster.run("scontrol", "suspend", job)
             self.cluster.run("scontrol", "resume", job)
 
-    def _lose_slurmd(self):
-        node = self.random.choice(GPU_NODES)
-        if self.under_way("slurmd") or self.under_way("slurmctld"):
+    def _strike_daemon(self, what, how, least, most):
+        """slurmctld or a node's slurmd is stopped, killed or frozen for so many seconds; Slurm knows of a lost node."""
+        if self.under_way(what) or ((what, how) == ("slurmd", "kill") and self.under_way("slurmctld")):
             return None
-        self.cluster.kill_daemon(node)
-        self.cluster.run("scontrol", "update", f"nodename={node}", "state=down", "reason=storm")
-
-        def back():
-            self.cluster.start_daemon(node)
-            self.cluster.run("scontrol", "update", f"nodename={node}", "state=resume")
-
-        return self._later("slurmd", 5, 30, back) + f" {node}"
-
-    def _freeze(self):
-        if self.under_way("slurmctld"):
-            return None
-        daemon = self.cluster.daemons["slurmctld"]
-        daemon.send_signal(signal.SIGSTOP)
-        return self._later("slurmctld", 2, 10, lambda: daemon.send_signal(signal.SIGCONT))
-
-    def _restart_slurmctld(self):
-        if self.under_way("slurmctld"):
-            return None
-        self.cluster.stop_daemon("slurmctld")
-        return self._later("slurmctld", 1, 6, lambda: self.cluster.start_daemon("slurmctld"))
-
-    def _kill_slurmctld(self):
-        """What it had not saved it forgets, or brings back."""
-        if self.under_way("slurmctld"):
-            return None
-        self.cluster.kill_daemon("slurmctld")
-        return self._later("slurmctld", 1, 6, lambda: self.cluster.start_daemon("slurmctld"))
-
-    def _freeze_slurmd(self):
-        if self.under_way("slurmd"):
-            return None
-        name = self.random.choice(GPU_NODES)
+        name = self.random.choice(GPU_NODES) if what == "slurmd" else what
         if (daemon := self.cluster.daemons.get(name)) is None:
             return None
-        daemon.send_signal(signal.SIGSTOP)
-        return self._later("slurmd", 2, 15, lambda: daemon.send_signal(signal.SIGCONT)) + f" {name}"
+        if how == "freeze":
+            daemon.send_signal(signal.SIGSTOP)
+            return self._later(what, least, most, lambda: daemon.send_signal(signal.SIGCONT)) + f" {name}"
+        lost = what == "slurmd"
+        (self.cluster.kill_daemon if how == "kill" else self.cluster.stop_daemon)(name)
+        if lost:
+            self.cluster.run("scontrol", "update", f"nodename={name}", "state=down", "reason=storm")
+
+        def back():
+            self.cluster.start_daemon(name)
+            if lost:
+                self.cluster.run("scontrol", "update", f"nodename={name}", "state=resume")
+
+        return self._later(what, least, most, back) + f" {name}"
 
     def _break_node(self):
         """A node that fails the check of its GPUs, and is free again at once."""

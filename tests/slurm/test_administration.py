@@ -6,7 +6,6 @@ import subprocess
 import sys
 import time
 
-import psutil
 import pytest
 
 from ..job.run_bench import ROOT
@@ -25,31 +24,6 @@ def hold_the_gpus(one, seconds):
     """Somebody else's job on all GPUs."""
     one.cluster.run("sbatch", "-p", "h100", "-N2", "--gres=gpu:h100:8", f"--wrap=sleep {seconds}")
     one.wait(lambda: any(job["state"] == "RUNNING" for job in one.cluster.jobs()))
-
-
-def stopped(one):
-    """The trainer and what started it get no signal but to go on."""
-    with contextlib.suppress(psutil.NoSuchProcess):
-        found = one.processes()
-        return bool(found) and all(process.status() == psutil.STATUS_STOPPED for process in found)
-    return False
-
-
-@pytest.mark.promise("suspended-for-longer-than")
-def test_suspended_for_longer_than_its_heartbeat_is_silent_it_is_left_alone(run):
-    one = run(steps=40, env=SLOW)
-    head = one.start(3)
-    for _ in range(2):
-        scontrol(one, "suspend", one.job_id())
-        one.wait(lambda: "suspended" in status(one))
-        one.wait(lambda: stopped(one))  # the controller says so before the node has done it
-        steps = one.steps_done()
-        one.looks(10)  # every other second: longer than a heartbeat may be silent
-        assert "suspended" in status(one) and one.steps_done() == steps and head.poll() is None
-        scontrol(one, "resume", one.job_id())
-        one.wait_for_step(steps + 3)
-    one.finish(head)
-    assert len(one.attempts()) == 1 and one.submitted() == 1
 
 
 @pytest.mark.promise("suspended-for-longer-than")

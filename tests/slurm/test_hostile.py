@@ -16,7 +16,7 @@ import yaml
 
 from ..job.run_bench import ROOT
 from ..runs.make_runs import MadeRun, write
-from .runs import fake, lose_the_node, status
+from .runs import lose_the_node
 
 SLOW = {"STAND_IN_STEP_S": "0.5"}
 
@@ -35,31 +35,6 @@ def test_a_life_on_a_node_that_slurm_gave_up_ends_when_the_next_one_begins(run):
     one.finish(head)
     assert one.read("attempts", "2", "attempt.json")["slurm"]["nodes"] != node
     assert one.submitted() == 1
-
-
-@pytest.mark.promise("a-squeue-that-lies", "invariant-5")
-@pytest.mark.parametrize(
-    "lie",
-    [
-        *('"$real" "$@" | head -n 1', "true", '"$real" "$@" | head -c 150', "echo CLUSTER: b"),
-        '"$real" "$@" | sed s/RUNNING/PREEMPTED/',  # and accounting agrees
-    ],
-)
-def test_a_squeue_that_lies_costs_a_queue_entry_and_no_step(run, tmp_path, lie):
-    one = run(steps=40, env=SLOW)
-    one.head_env |= fake(tmp_path, "squeue", f'if [ -e {tmp_path}/lie ]; then {lie}; else "$real" "$@"; fi')
-    one.head_env |= fake(tmp_path, "sacct", f'"$real" "$@" | head -n 1; cat {tmp_path}/stale 2>/dev/null; true')
-    head = one.start(2)
-    (tmp_path / "stale").write_text(
-        "\x1f".join([one.job_id(), "PREEMPTED", "0:0", "gpu1", one.read("order.json")["name"]]) + "\n"
-    )
-    (tmp_path / "lie").touch()
-    one.looks(4)
-    assert any(word in status(one) for word in (" running ", " unknown ", " waiting ", " finished ", " stopped "))
-    (tmp_path / "lie").unlink()
-    one.finish(head)
-    assert one.submitted() <= 2 and {attempt for attempt, _ in one.journal()} == {1}
-    one.wait(lambda: not one.jobs())
 
 
 class _Evil:
@@ -96,23 +71,6 @@ def test_a_folder_that_another_user_has_put_in_place_of_the_experiments_is_not_o
 
 
 # Files that cannot be read ----------------------------------------------------------------------------------------
-
-
-@pytest.mark.promise("files-that-cannot-be")
-@pytest.mark.parametrize("kind", ["116 ", "5 ", "13 ", "116 !"])
-def test_files_that_cannot_be_read_for_a_while_end_neither_job_nor_head(run, faults, tmp_path, kind):
-    env = {"LD_PRELOAD": str(faults), "RB_FAULT_FILE": str(tmp_path / "faults")}
-    one = run(steps=24, env=SLOW, head_env=env)
-    head = one.start(2)
-    parts = ("arm-s0/stop", "arm-s0/end.json", "life.json", "heartbeat", "/done.json", "arm-s0/order.json")
-    (tmp_path / "faults").write_text("".join(f"{kind}{part}\n" for part in parts))
-    one.wait_for_words(head, "trying again for")
-    one.wait_for_step(one.steps_done() + 5)
-    assert head.poll() is None
-    (tmp_path / "faults").unlink()
-    said = one.finish(head)
-    assert said.count("trying again for") == 1, "said once"
-    assert len(one.attempts()) == 1
 
 
 @pytest.mark.promise("status-and-check-wait")
