@@ -299,7 +299,12 @@ def test_what_is_made_of_a_stack_is_its_users_alone(shared):
 
 
 @pytest.mark.parametrize(
-    ("at", "owner"), [("default", OTHER), ("profiles/default", OTHER), ("profiles/default", os.geteuid())]
+    ("at", "owner"),
+    [
+        ("profiles/default", OTHER),
+        pytest.param("default", OTHER, marks=pytest.mark.full("a start of Snakemake")),
+        pytest.param("profiles/default", os.geteuid(), marks=pytest.mark.full("a start of Snakemake")),
+    ],
 )
 def test_a_workflow_profile_is_read_only_if_it_is_the_users_own(tmp_path, at, owner):
     """Snakemake reads it where one stands, unasked, and its resources are Python."""

@@ -56,7 +56,7 @@ def test_a_folder_that_another_user_has_put_in_place_of_the_experiments_is_not_o
     one.cluster.run("scontrol", "requeue", one.job_id())
     one.wait(lambda: any(job["state"] == "PENDING" for job in one.jobs()))
     mine = experiment.rename(f"{experiment}-mine")
-    shutil.copytree(mine, experiment)
+    shutil.copytree(mine, experiment, ignore=shutil.ignore_patterns(".submission_file*"))  # submitit renames it
     for file in experiment.rglob("*_submitted.pkl"):
         file.write_bytes(pickle.dumps(_Evil(tmp_path / "ran")))
     for path in (experiment, *experiment.rglob("*")):
