@@ -109,16 +109,6 @@ def test_without_a_gpu_the_processor_is_what_must_be_the_same(tmp_path):
     assert "transformers: Some CPU; vllm: Other CPU" in told["processors-differ"].text and found.refused
 
 
-def test_overlapping_phases_leave_throughput(tmp_path):
-    folder = two(tmp_path, {}, {})
-    plan = read_plan(folder / "plan.json")
-    base, arm = read_runs(plan, folder, None)[0]
-    other = replace(arm, spec=arm.spec | {"trainer": "verl"}, tree=replace(arm.tree, overlap="it generates meanwhile"))
-    found, told = comparable([base, other], plan, wide_steps([base, other], 0)[0])
-    assert {v.code: v.level for v in told} == {"throughput-only": "warning"}
-    assert not found.refused and "vllm: it generates meanwhile" in found.throughput_only["", "vllm"]
-
-
 def test_a_repetition_on_another_machine_is_none(tmp_path):
     folder = two(tmp_path, gpu_run(), gpu_run())
     plan = replace(read_plan(folder / "plan.json"), arms={**ARMS, "again": ARMS["vllm"]}, same_as={"again": "vllm"})

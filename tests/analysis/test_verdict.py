@@ -215,11 +215,6 @@ def test_one_run_has_no_interval_and_asks_for_another(counts, words, asks):
     assert "CI" not in line(found)
 
 
-def test_one_step_asks_for_more():
-    (found,) = said([f.head(1) for f in engines(2.0, seeds=1)])
-    assert "more steps; at least 1 more run of each arm" in settle(found) and "one step only" in found.words
-
-
 def test_few_printed_digits_are_said():
     frames = [f.assign(**{"rounding/step": 0.05 * f["timing_s/step"]}) for f in engines(1.05)]
     assert "% off (few digits, or a trainer that polls): that alone could explain the difference" in caveats(

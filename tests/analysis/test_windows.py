@@ -53,24 +53,6 @@ def test_the_same_rows_from_the_file_logger_and_wandb(tmp_path):
         assert {s: dict(r.scalars) for s, r in records.items()} == {s: dict(r.scalars) for s, r in console.items()}
 
 
-def test_rows_without_the_number_of_their_sync_are_read_as_those_with_it(tmp_path):
-    whole = read_verl_console(write(tmp_path, fully_async(6, 4))).read.records
-    text = "".join(
-        line.replace(f"current_param_version:{sync} ", f"total_generated_samples:{64 * sync} ") + "\n"
-        for sync, line in enumerate(fully_async(6, 4).splitlines(), start=1)
-    )
-    read = read_verl_console(write(tmp_path, text)).read
-    assert [v.code for v in read.verdicts] == ["rows-of-several-steps"]
-    seconds = [{step: r.scalars["timing_s/step"] for step, r in some.items()} for some in (whole, read.records)]
-    assert seconds[0] == seconds[1]
-    rows = [
-        {name: float(value) for name, value in (piece.rpartition(":")[::2] for piece in line.split(" - ")[1:])}
-        for line in text.splitlines()
-    ]
-    history = steps_of([(tmp_path / "log", n, {"_step": n, **row}) for n, row in enumerate(rows, start=1)], "log")
-    assert {step: r.scalars["timing_s/step"] for step, r in history.records.items()} == seconds[0]
-
-
 def test_a_loop_with_a_sync_for_each_step_stays_as_it_is(tmp_path):
     text = fully_async(5, 4)
     for sync in range(1, 6):
