@@ -1,10 +1,7 @@
 """One real training with ms-swift in two lives beside one with TRL: the same data, the same seed, on a CPU."""
 
-from __future__ import annotations
-
 import functools
 import json
-import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from string import ascii_letters, digits
@@ -14,15 +11,12 @@ import pytest
 import yaml
 
 from node.dataset import arithmetic_rows
-from workflow.config.plan import Plan, plan_runs, stack_facts
-from workflow.config.reading import parse_config
-from workflow.runs.paths import RunPaths
 
 from ... import patience
-from ...attempts import DATA, ROOT, TRANSFORMERS, prepared, read_lines, run_warm
+from ...attempts import TRANSFORMERS, prepared, read_lines, run_warm
 from ..trl.test_trl_grpo import COMMON, PREPARE, check_clock, check_tree
 from ..trl.test_trl_ranks import start
-from .test_swift_vllm import ordered
+from .runs import Run, experiment, request_of, spec_of
 
 pytestmark = pytest.mark.full("trainings of ms-swift beside TRL, some of two processes")
 
@@ -32,24 +26,7 @@ _OURS = ("old_log_prob", "log_completions", "rewards/by_level", "rewards/registe
 PHASES = COMMON | {f"{PREPARE}/{name}" for name in _OURS}
 
 
-def turns(code):
-    """A scheduler of a user's file, as a plan has it."""
-    return {"multi_turn_scheduler": {"source": "own.py", "class": "Own", "code": code}, "max_turns": 2}
-
-
-REFUSED = [
-    (
-        {"lerning_rate": 1},
-        ("trainer_args.lerning_rate is no argument of ms-swift 4.6.0", "did you mean learning_rate?"),
-    ),
-    ({"output_dir": "/x"}, ("trainer_args.output_dir is set by the job",)),
-    ({"num_generations": 3}, ("ms-swift refuses the settings", "divisible by num_generations")),
-    ({"learning_rate": "fast"}, ("ms-swift refuses the settings", "--learning_rate", "'fast'")),
-    ({"scale_rewards": "much"}, ("ms-swift refuses the settings", "invalid choice: 'much'")),
-    ({"padding_free": True}, ("ms-swift refuses the settings", "requires a flash attention implementation")),
-    (turns("x = 1\nimport no_such_module"), ("own.py cannot be imported", "no_such_module", "own.py, line 2")),
-    (turns("class Own: ..."), ("own.py: Own must inherit from swift.rollout.multi_turn.MultiTurnScheduler",)),
-]
+REFUSED = yaml.safe_load(Path(__file__).with_name("refused.yaml").read_text(encoding="utf-8"))
 OWN = """
 def by_level(completions, rows, level):
     told = zip(completions, rows, level, strict=True)
@@ -80,87 +57,67 @@ LEARNED = ("loss", "reward", "kl", "grad_norm")
 
 @dataclass(frozen=True)
 class Trained:
-    """The folder of the experiment's results, and by trainer what was seen of its generations."""
+    """Both runs, and by trainer what was seen of its generations."""
 
-    results: Path
-    plan: Plan
+    swift: Run
+    trl: Run
     seen: dict[str, list[dict[str, Any]]]
     said: str
     """What the first life of swift's run said last."""
     inputs: Path
-    sampled: dict[str, list[dict[str, Any]]]
-    """By trainer, how transformers sampled."""
 
-    def lines(self, run, attempt):
-        return read_lines(self.results / "runs" / run / "attempts" / str(attempt) / "metrics.jsonl")
-
-    def done(self, run):
-        return dict(json.loads((self.results / "runs" / run / "done.json").read_text()))
+    def lives(self, trainer):
+        """A run, and its last life."""
+        return getattr(self, trainer), 2 if trainer == "swift" else 1
 
 
 def planned(folder):
     """The experiment that is shipped, with a reward of one's own, a reward model and a further column of its data."""
-    raw = yaml.safe_load((ROOT / "tests" / "trainers" / "trainers-cpu.yaml").read_text(encoding="utf-8"))
+    raw = experiment()
     # Two steps pass over them once: the second life begins within the second pass.
-    rows = arithmetic_rows(ROWS, 0)
-    raw["workload"]["data"]["rows"] = ROWS
-    lines = [json.dumps({**row, "level": {"of": at, "tags": [None, "a"]}}) for at, row in enumerate(rows)]
+    lines = [
+        json.dumps({**row, "level": {"of": at, "tags": [None, "a"]}}) for at, row in enumerate(arithmetic_rows(ROWS, 0))
+    ]
     (folder / "rows.jsonl").write_text("\n".join(lines))
-    (folder / "own.py").write_text(OWN)
-    raw["workload"]["data"] |= {"source": str(folder / "rows.jsonl"), "columns": ["level"]}
-    raw["workload"]["rewards"].append({"source": str(folder / "own.py"), "function": "by_level", "weight": 0.3})
-    (folder / "plugin.py").write_text(PLUGIN)
-    raw["workload"]["rewards"].append({"source": str(folder / "plugin.py"), "function": "registered", "weight": 0.1})
+    raw["workload"]["data"] = {"source": str(folder / "rows.jsonl"), "rows": ROWS, "columns": ["level"]}
+    for name, code, function, weight in (("own", OWN, "by_level", 0.3), ("plugin", PLUGIN, "registered", 0.1)):
+        (folder / f"{name}.py").write_text(code)
+        own = {"source": str(folder / f"{name}.py"), "function": function, "weight": weight}
+        raw["workload"]["rewards"].append(own)
     model = {"model": str(folder / "classifier"), "name": "liked", "weight": 0.4, "batch_size": 3}
     raw["workload"]["rewards"].append(model)
-    raw["workload"]["samples"] = 2
     raw["arms"] = {name: raw["arms"][name] for name in ("trl", "swift")}
-    return plan_runs(parse_config(raw), stack_facts)
+    return {name: spec_of(raw, name, samples=2) for name in raw["arms"]}
 
 
 @pytest.fixture(scope="module")
 def trained(stack_python, tmp_path_factory):
     """swift's run, which is stopped in its third step and goes on, and TRL's."""
     folder = tmp_path_factory.mktemp("trainers")
-    plan = planned(folder)
-    inputs = _inputs(stack_python(TRANSFORMERS), folder, plan.runs["trl-s0"].spec["workload"])
-    results = folder / "results"
+    specs = planned(folder)
+    inputs = prepared(stack_python(TRANSFORMERS), folder, request_of(specs["trl"]["workload"]))
+    swift, trl = (Run(folder / name, specs[name], inputs) for name in ("swift", "trl"))
 
-    def train(trainer, stack, attempt, stop_at, then):
-        order = ordered(RunPaths(results / "runs" / f"{trainer}-s0"), plan.runs[f"{trainer}-s0"].spec, inputs, attempt)
-        watched = Path(__file__).with_name("watched.py")
-        out = folder / f"{trainer}.jsonl"
-        command = ("-m", f"tests.trainers.swift.{watched.stem}", trainer, out, stop_at, then, order)
-        done = run_warm(stack_python(stack), *command)
+    def train(run, stack, life, stop_at=0, then="-"):
+        done = run_warm(stack_python(stack), *run.watched(life, stop_at, then))
         assert done.returncode == (75 if stop_at else 0), done.stderr
-        if not stop_at:
-            shutil.copy(order.with_name("done.json"), results / "runs" / f"{trainer}-s0" / "done.json")
         return done.stdout + done.stderr
 
-    settings = {**plan.runs["swift-s0"].spec["trainer_args"], "reward_weights": [1.0]}
+    settings = {**specs["swift"]["trainer_args"], "reward_weights": [1.0]}
     changes = [{}, {"fsdp": True, "fsdp_config": {"reshard_after_forward": False}}, *(change for change, _ in REFUSED)]
     (folder / "settings.json").write_text(json.dumps([{**settings, **change} for change in changes]))
-    said = train("swift", SWIFT, 1, STOPPED_AT, "-")
-    train("swift", SWIFT, 2, 0, str(folder / "settings.json"))
-    train("trl", TRANSFORMERS, 1, 0, str(folder / "swift.jsonl"))
-    seen, sampled = (
-        {name: read_lines(folder / f"{name}.jsonl{kind}") for name in ("swift", "trl")} for kind in ("", ".sampling")
-    )
-    return Trained(results, plan, seen, said, inputs, sampled)
-
-
-def _inputs(python, folder, workload):
-    request = {"data": DATA | workload["data"], "model": workload["model"]}
-    request |= {key: workload[key] for key in ("max_prompt_length", "max_response_length")}
-    return prepared(python, folder, request)
+    said = train(swift, SWIFT, 1, STOPPED_AT)
+    train(swift, SWIFT, 2, then=folder / "settings.json")
+    train(trl, TRANSFORMERS, 1, then=swift.out)
+    return Trained(swift, trl, {"swift": swift.seen(), "trl": trl.seen()}, said, inputs)
 
 
 def test_it_stops_on_request_and_goes_on_with_the_next_step(trained):
-    first, second = trained.lines("swift-s0", 1), trained.lines("swift-s0", 2)
+    first, second = trained.swift.lines(1), trained.swift.lines(2)
     assert f"stopped: after step {STOPPED_AT} of {STEPS}, with a checkpoint" in trained.said
     assert [line["step"] for line in first] == [1, 2, 3] and [line["step"] for line in second] == [4, 5, 6]
     assert [line["resumed"] for line in first + second] == [False] * 3 + [True, False, False]
-    done = trained.done("swift-s0")
+    done = trained.swift.done(2)
     assert (done["first_step"], done["last_step"], done["steps"]) == (4, 6, 3)
     assert done["versions"]["ms-swift"] == "4.6.0" and done["resolved"]["engine"]["dtype"] == "float32"
     rates = [line["scalars"]["train/learning_rate"] for line in first + second]
@@ -168,8 +125,8 @@ def test_it_stops_on_request_and_goes_on_with_the_next_step(trained):
 
 
 def test_both_take_samples_of_the_same_prompts(trained):
-    folders = [("swift-s0", 1), ("swift-s0", 2), ("trl-s0", 1)]
-    taken = [read_lines(trained.results / "runs" / run / "attempts" / str(n) / "samples.jsonl") for run, n in folders]
+    lives = ((trained.swift, 1), (trained.swift, 2), (trained.trl, 1))
+    taken = [run.lines(life, name="samples.jsonl") for run, life in lives]
     assert [[line["step"] for line in lines] for lines in taken] == [[1, 3], [6], [1, 3, 6]]
     every = [line for lines in taken for line in lines]
     assert {line["problem"] for line in every} == {None}
@@ -182,8 +139,8 @@ def test_both_take_samples_of_the_same_prompts(trained):
 
 def test_every_timer_is_a_phase_and_their_sums_fit(trained):
     # Of two micro-batches: TRL's own clock sums them, and swift's timers would show the last.
-    check_clock(trained.lines("swift-s0", 1) + trained.lines("swift-s0", 2))
-    for line in trained.lines("swift-s0", 1) + trained.lines("swift-s0", 2):
+    check_clock(trained.swift.lines(1, 2))
+    for line in trained.swift.lines(1, 2):
         assert set(line["phases"]) == PHASES
         check_tree(line["phases"])
         assert len(line["samples"]["response_length"]) == 8
@@ -220,32 +177,32 @@ def test_it_learns_from_the_completions_tokens_alone(trained):
             assert line["counted"][at] == len(completion)
 
 
-@pytest.mark.parametrize("run", ["swift-s0", "trl-s0"])
-def test_a_reward_of_ones_own_gets_the_datas_columns(run, trained):
-    last = [line["scalars"] for line in trained.lines(run, 2 if run == "swift-s0" else 1)]
+@pytest.mark.parametrize("trainer", ["swift", "trl"])
+def test_a_reward_of_ones_own_gets_the_datas_columns(trainer, trained):
+    run, life = trained.lives(trainer)
+    last = [line["scalars"] for line in run.lines(life)]
     for name in ("by_level", "registered"):
         assert [one[f"train/rewards/{name}/failed"] for one in last] == [0.0] * len(last)
     # The length of each completion, and 0.5 where row and argument are those of the completion's prompt.
     assert all(0.5 <= one["train/rewards/by_level/mean"] < 3 for one in last)
 
 
-@pytest.mark.parametrize("run", ["swift-s0", "trl-s0"])
-def test_generation_and_training_pass_differ_by_rounding_only(run, trained):
-    steps = [line["scalars"] for line in trained.lines(run, 2 if run == "swift-s0" else 1)]
+@pytest.mark.parametrize("trainer", ["swift", "trl"])
+def test_generation_and_training_pass_differ_by_rounding_only(trainer, trained):
+    run, life = trained.lives(trainer)
+    steps = [line["scalars"] for line in run.lines(life)]
     assert 0 < min(scalars["mismatch/abs"] for scalars in steps) < 1e-4
     # A padding token that was sampled is learned, too: without it what follows was generated behind another text.
     assert all(0 <= scalars["mismatch/k3"] < 1e-6 for scalars in steps)
 
 
-@pytest.mark.parametrize("run", ["swift-s0", "trl-s0"])
-def test_the_score_is_the_weighted_sum_of_the_rewards(run, trained):
-    rewards = {
-        one["function" if "source" in one else "name"]: one["weight"]
-        for one in trained.plan.runs[run].spec["workload"]["rewards"]
-    }
+@pytest.mark.parametrize("trainer", ["swift", "trl"])
+def test_the_score_is_the_weighted_sum_of_the_rewards(trainer, trained):
+    run, life = trained.lives(trainer)
+    rewards = {one["function" if "source" in one else "name"]: one["weight"] for one in run.spec["workload"]["rewards"]}
     named = {"accuracy": 1.0, "format": 0.5, "length": 0.2, "by_level": 0.3, "registered": 0.1, "liked": 0.4}
     assert rewards == named
-    for line in trained.lines(run, 2 if run == "swift-s0" else 1):
+    for line in run.lines(life):
         parts = [weight * line["scalars"][f"train/rewards/{name}/mean"] for name, weight in rewards.items()]
         assert line["scalars"]["train/reward"] == pytest.approx(sum(parts), abs=1e-5)
 
@@ -266,17 +223,16 @@ EQUAL = (
 )
 
 
-@pytest.mark.parametrize("name", EQUAL)
-def test_settings_are_trls(name, trained):
-    swift, trl = (trained.done(run)["resolved"]["trainer"] for run in ("swift-s0", "trl-s0"))
-    assert swift[name] == trl[name]
+def test_settings_are_trls(trained):
+    swift, trl = (run.done(life)["resolved"]["trainer"] for run, life in map(trained.lives, ("swift", "trl")))
+    assert {name: swift[name] for name in EQUAL} == {name: trl[name] for name in EQUAL}
 
 
 @pytest.mark.parametrize("trainer", ["swift", "trl"])
-def test_transformers_samples_from_all_tokens_as_the_ledger_says(trainer, trained):
-    """What its processors are, not what a setting says: None would be transformers' default of 50."""
-    assert {one["top_k"] for one in trained.sampled[trainer]} == {0}
-    assert not [one for one in trained.sampled[trainer] if "TopKLogitsWarper" in one["warpers"]]
+def test_transformers_samples_from_all_tokens(trainer, trained):
+    """Each trainer's own configuration of its generations: None would be transformers' default of 50."""
+    run, life = trained.lives(trainer)
+    assert run.done(life)["resolved"]["engine"]["generation"]["top_k"] == 0
 
 
 @pytest.fixture(scope="module")
@@ -293,29 +249,26 @@ def two_lives(lives, request):
 
 def in_two(python, folder, inputs, spread):
     """swift in two processes: stopped by a signal to one of them, then trained to its end."""
-    run, lives = folder / "results" / "runs" / "swift-s0", {}
-    raw = yaml.safe_load((ROOT / "tests" / "trainers" / "trainers-cpu.yaml").read_text(encoding="utf-8"))
+    raw, lives = experiment(), {}
     (folder / "own.py").write_text(DULL)
-    lived = {"lives": str(run / "attempts")}
+    lived = {"lives": str(folder / "swift" / "attempts")}
     own = [{"source": str(folder / "own.py"), "function": "dull", "options": lived}]
-    raw["workload"] |= {"nodes": 2, "steps": 3, "rewards": own}
     raw["arms"] = {name: raw["arms"][name] for name in ("trl", "swift")}
     # Most completions end by a letter or a digit: in one process all may, in the other not.
     raw["arms"]["swift"]["options"] = {"dynamic_sample": True, "stop_words": list(ascii_letters + digits)}
-    spec = plan_runs(parse_config(raw), stack_facts).runs["swift-s0"].spec
-    assert spec["spread"] == "torchrun"
+    run = Run(folder / "swift", spec_of(raw, "swift", nodes=2, steps=3, rewards=own), inputs)
+    assert run.spec["spread"] == "torchrun"
     if spread == "fsdp":  # the plan shares a model among GPUs alone
-        spec["trainer_args"] |= {"fsdp": True, "gradient_checkpointing": True}
+        run.spec["trainer_args"] |= {"fsdp": True, "gradient_checkpointing": True}
+    run.spec["workload"]["samples"] = 2
     for life, stop_at in ((1, 2), (2, 0)):
-        spec["workload"]["samples"] = 2
-        order = ordered(RunPaths(run), spec, inputs, life)
-        words = ("swift", str(folder / f"{life}-"), str(stop_at), "-", str(order))
+        run.out = folder / f"{life}-"
         forks = spread == "fsdp" or life == 1
-        job = start(python, folder, "-m", "tests.trainers.swift.watched", *words, forks=forks)
+        job = start(python, folder, *map(str, run.watched(life, stop_at)), forks=forks)
         said, _ = patience.ended(job, 300)
-        lines = read_lines(order.with_name("metrics.jsonl"))
-        seen = [read_lines(folder / f"{life}-{rank}") for rank in (0, 1)]
-        lives[life] = {"code": job.returncode, "said": said, "lines": lines, "seen": seen, "folder": order.parent}
+        seen = [run.seen(rank) for rank in (0, 1)]
+        lines = run.lines(life)
+        lives[life] = {"code": job.returncode, "said": said, "lines": lines, "seen": seen, "folder": run.life(life)}
     return lives
 
 

@@ -10,25 +10,21 @@ import socket
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
-import yaml
 
 from node.hardware import free_port
 from node.ranks import SHARE
 from trainers.registry import mode_of, tree_for
-from workflow.config.plan import plan_runs, stack_facts
-from workflow.config.reading import parse_config
 from workflow.job.place import Place
 from workflow.job.rendezvous import TaskSetup
 from workflow.job.server import ServerHead, ServerSetup, is_healthy
-from workflow.runs.paths import RunPaths
 
 from ... import guarded, patience
-from ...attempts import DATA, EAGER, ROOT, job_environment, read_lines, run_job, warm
+from ...attempts import EAGER, ROOT, job_environment, run_job, warm
 from ..trl.test_trl_grpo import COMMON, PREPARE, check_tree
-from .test_swift_vllm import AGREE, LORA, STACK, SYNC, differences, ordered
+from .runs import AGREE, LORA, Run, check_newest_weights, differences, experiment, inputs_of, spec_of
+from .test_swift_vllm import STACK, SYNC
 
 pytestmark = [pytest.mark.full("servers beside trainings of ms-swift"), pytest.mark.promise("a-server-beside-the")]
 
@@ -42,31 +38,14 @@ RUNS = {
 }
 
 
-@dataclass(frozen=True)
-class Served:
-    """A run's folder, what was seen of its generations, and the server's log."""
-
-    run: RunPaths
-    seen: list[dict[str, Any]]
-    log: str
-
-    def lines(self, attempt=1):
-        return read_lines(self.run.folder / "attempts" / str(attempt) / "metrics.jsonl")
-
-    def done(self, attempt=1):
-        return dict(json.loads((self.run.folder / "attempts" / str(attempt) / "done.json").read_text()))
-
-
-def specs(folder):
+def specs():
     """Of a trainer that waits for its server, of one that does not, of two processes, and of an adapter."""
-    raw = yaml.safe_load((ROOT / "tests" / "trainers" / "trainers-cpu.yaml").read_text(encoding="utf-8"))
-    words = raw["workload"] | {"steps": STEPS, "samples": 0, "learning_rate": 1.0e-2}
-    arms = {
+    raw, found = experiment() | {"baseline": "server"}, {}
+    raw["arms"] = {
         name: {"trainer": "swift", "engine": "vllm", "stack": STACK, "options": given} for name, given in RUNS.items()
     }
-    raw |= {"baseline": "server", "arms": arms}
-    one, two = (plan_runs(parse_config(raw | {"workload": words | {"nodes": n}}), stack_facts).runs for n in (1, 3))
-    found = {name: (two if name == "shares" else one)[f"{name}-s0"].spec for name in RUNS}
+    for name in RUNS:
+        found[name] = spec_of(raw, name, steps=STEPS, learning_rate=1.0e-2, nodes=3 if name == "shares" else 1)
     # The plan shares a model, and has several engines, among GPUs alone.
     found["shares"]["trainer_args"]["fsdp"] = True
     found["adapter"]["trainer_args"]["vllm_data_parallel_size"] = 2
@@ -78,16 +57,11 @@ class Beside:
     """A server that answers, and what runs a program of the stack beside it."""
 
     head: ServerHead
-    first: str  # the run whose life it was started for
-    specs: dict[str, dict[str, Any]]
-    runs: dict[str, RunPaths]
+    first: Run  # the run whose life it was started for
+    runs: dict[str, Run]
     python: Path
     environment: dict[str, str]
     folder: Path
-
-    @property
-    def inputs(self):
-        return self.folder / "made" / "inputs.json"
 
     @property
     def log(self):
@@ -124,27 +98,23 @@ class Beside:
             f"--at=127.0.0.1:{free_port()}",
             f"--report={self.folder / 'told'}",
         )
-        order = self.runs[name].folder / "attempts" / str(number) / "attempt.json"
-        if not order.exists():
-            ordered(self.runs[name], self.specs[name], self.inputs, number)
-            first = self.runs[self.first].folder / "attempts" / "1"
-            shutil.copy(first / "server-engine.json", order.parent)
-            (first / "weights").mkdir(exist_ok=True)
-            (order.parent / "weights").symlink_to(first / "weights")
-        watched = ("-m", "tests.trainers.swift.watched", "swift", self.folder / f"{name}.jsonl", stop_at, "-", order)
-        return self.run(*(("-m", "node.ranks", *place) if in_two else ()), *watched, code=75 if stop_at else 0)
+        run, own = self.runs[name], self.first.life(1)
+        if not run.life(number).exists():
+            run.order(number)
+            shutil.copy(own / "server-engine.json", run.life(number))
+            (own / "weights").mkdir(exist_ok=True)
+            (run.life(number) / "weights").symlink_to(own / "weights")
+        words = run.watched(number, stop_at)
+        self.run(*(("-m", "node.ranks", *place) if in_two else ()), *words, code=75 if stop_at else 0)
+        return run
 
 
 @contextmanager
 def serving(python, folder, name):
     """The server of a run's first life."""
-    planned = specs(folder)
-    workload = planned[name]["workload"]
-    request = {"data": DATA | workload["data"], "model": workload["model"]}
-    request |= {key: workload[key] for key in ("max_prompt_length", "max_response_length")}
-    (folder / "request.json").write_text(json.dumps(request))
-    made = run_job(python, "node.inputs", "--request", folder / "request.json", "--out", folder / "made", **EAGER)
-    assert made.returncode == 0, made.stderr
+    planned = specs()
+    inputs = inputs_of(python, folder, planned[name]["workload"])
+    runs = {of: Run(folder / of, spec, inputs) for of, spec in planned.items()}
     environment = job_environment(PYTHONPATH=str(ROOT), **EAGER)
     setup = TaskSetup(
         place=Place(0, ("here",), 2, 0),
@@ -155,12 +125,11 @@ def serving(python, folder, name):
         log=folder / "log",
     )
     server = ServerSetup(planned[name]["server"], environment, folder / "server.log")
-    runs = {run: RunPaths(folder / run) for run in planned}
     with ServerHead(setup, 1, server) as head:
-        one = Beside(head, name, planned, runs, python, environment, folder)
-        head.start(ordered(runs[name], planned[name], one.inputs, 1).parent)
+        runs[name].order(1)
+        head.start(runs[name].life(1))
         head.wait_for_nodes()
-        yield one
+        yield Beside(head, runs[name], runs, python, environment, folder)
 
 
 @pytest.fixture(scope="module")
@@ -174,26 +143,22 @@ def beside(stack_python, tmp_path_factory):
 def served(beside):
     """A run that is stopped in its second step and goes on."""
     beside.train("server", 1, STOPPED_AT)
-    beside.train("server", 2)
+    run = beside.train("server", 2)
     assert beside.head.poll() is None
     patience.until(lambda: is_healthy(beside.url, beside.secret), os.getpid(), 60)
-    return Served(beside.runs["server"], read_lines(beside.folder / "server.jsonl"), beside.log)
+    return run
 
 
 @pytest.fixture(scope="module")
 def ahead(beside):
     """A run whose server generates while it trains."""
-    beside.train("ahead", 1)
-    return Served(beside.runs["ahead"], read_lines(beside.folder / "ahead.jsonl"), beside.log)
+    return beside.train("ahead", 1)
 
 
 def test_it_generates_with_the_newest_weights_in_both_lives(served):
-    seen = served.seen
-    assert len(seen) == STEPS and max(differences(seen, "policy")) < AGREE
-    # A sync that did nothing would be seen: the initial weights say something else by now.
-    assert list(differences(seen, "initial"))[-1] > 100 * AGREE
+    seen, lines = served.seen(), served.lines(1, 2)
+    check_newest_weights(seen, STEPS)
     assert len({json.dumps(line["prompts"]) for line in seen}) == STEPS, "a resumed run goes on with the next prompts"
-    lines = served.lines() + served.lines(2)
     assert [line["step"] for line in lines] == [1, 2, 3, 4]
     for line in lines:
         assert abs(line["scalars"]["train/rollout_correction/kl"]) < AGREE
@@ -202,17 +167,17 @@ def test_it_generates_with_the_newest_weights_in_both_lives(served):
         assert line["phases"][f"{PREPARE}/generate"] > 0 and line["phases"][SYNC] > 0
 
 
-def test_what_the_server_is_stands_in_the_record(served):
+def test_what_the_server_is_stands_in_the_record(served, beside):
     done = served.done(2)
     told = {"name": "vllm", "mode": "server", "dtype": "float32", "seed": 0, "max_model_len": 80, "max_num_seqs": 8}
     assert done["resolved"]["engine"] | told | {"adapter_only_sync": False} == done["resolved"]["engine"]
     # The other half of the CPUs is the server's.
     assert done["hardware"]["threads"] == len(done["hardware"]["affinity"]) == 1
-    assert "s3cret" not in served.log
+    assert "s3cret" not in beside.log
 
 
 def test_a_server_that_generates_ahead_has_steps_and_no_phases(ahead):
-    lines, done = ahead.lines(), ahead.done()
+    lines, done = ahead.lines(1), ahead.done(1)
     mode = mode_of("swift", "4.6.0", {}, done)
     tree = tree_for("swift", "4.6.0", "vllm", mode)
     assert tree.overlap and [line["step"] for line in lines] == [1, 2, 3, 4]
@@ -223,17 +188,16 @@ def test_a_server_that_generates_ahead_has_steps_and_no_phases(ahead):
         assert not any(name.endswith("/generate") for name in beside)
         assert len(line["samples"]["response_length"]) == 8 and line["scalars"]["prompt_tokens"] > 0
     # What is learned from was written by weights of one update before; at first there is none.
-    seen = list(differences(ahead.seen, "policy"))
+    seen = list(differences(ahead.seen(), "policy"))
     assert seen[0] < AGREE and max(seen[1:]) > 10 * AGREE
 
 
 def test_two_processes_that_share_the_model_send_its_newest_weights(beside):
-    beside.train("shares", 1, in_two=True)
-    lines = read_lines(beside.runs["shares"].folder / "attempts" / "1" / "metrics.jsonl")
-    seen = [read_lines(beside.folder / f"shares.jsonl{rank}") for rank in (0, 1)]
+    run = beside.train("shares", 1, in_two=True)
+    lines, seen = run.lines(1), [run.seen(rank) for rank in (0, 1)]
     assert len(lines) == STEPS
     for of_rank in seen:
-        assert max(differences(of_rank, "policy")) < AGREE and list(differences(of_rank, "initial"))[-1] > 100 * AGREE
+        check_newest_weights(of_rank, STEPS)
     for line, shares in zip(lines, zip(*seen, strict=True), strict=True):
         lengths = [len(ids) for share in shares for ids in share["completions"]]
         assert len(lengths) == 8 and line["samples"]["response_length"] == lengths
@@ -245,13 +209,11 @@ def test_an_adapter_goes_to_the_server_alone_in_both_lives(stack_python, tmp_pat
     with serving(stack_python(STACK), tmp_path, "adapter") as one:
         assert json.loads(one.asked("/get_world_size/")) == {"world_size": 2}
         one.train("adapter", 1, STOPPED_AT)
-        one.train("adapter", 2)
-    seen = read_lines(tmp_path / "adapter.jsonl")
-    assert len(seen) == STEPS and max(differences(seen, "policy")) < AGREE
-    far = list(differences(seen, "initial"))
+        run = one.train("adapter", 2)
+    check_newest_weights(run.seen(), STEPS)
+    far = list(differences(run.seen(), "initial"))
     assert far[0] < AGREE and min(far[STOPPED_AT:]) > 100 * AGREE
-    done = json.loads((one.runs["adapter"].folder / "attempts" / "2" / "done.json").read_text())
-    assert done["resolved"]["engine"]["adapter_only_sync"]
+    assert run.done(2)["resolved"]["engine"]["adapter_only_sync"]
 
 
 def test_nobody_without_the_attempts_secret_uses_the_server(beside, served):
@@ -267,7 +229,7 @@ def test_nothing_shows_the_secret(beside, served, ahead):
 
 def test_a_port_in_use_is_named_as_the_job_looks_for_it(stack_python, beside):
     """`swift rollout` itself would listen elsewhere, and the job would wait for it in vain."""
-    order = beside.runs["server"].folder / "attempts" / "1" / "attempt.json"
+    order = beside.first.life(1) / "attempt.json"
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         refused = run_job(

@@ -1,7 +1,7 @@
 """A workload's words as ms-swift's arguments, and what is refused while the run is planned."""
 
 import dataclasses
-import json
+import os
 import re
 import sys
 from pathlib import Path
@@ -14,7 +14,7 @@ from common.errors import UserError
 from node.seeds import engine_seed
 from trainers.protocol import StackFacts
 from trainers.registry import mode_of, tree_for
-from trainers.swift.driver import colocate, timers
+from trainers.swift.driver import arguments, colocate, timers
 from trainers.swift.driver.train import sampled_ids
 from trainers.swift.trainer import SCHEDULERS, SWIFT, trainer_args
 from trainers.workload import Workload
@@ -170,52 +170,50 @@ def test_all_of_swifts_own_schedulers_are_known(stack_python):
     assert set(re.findall(r"'(\w+)':", table)) == {"math_tip_trick", *SCHEDULERS}
 
 
-@pytest.fixture(scope="module")
-def on_gpus(stack_python, tmp_path_factory):
-    """What ms-swift itself makes of settings for GPUs, where none is needed for it."""
-    folder = tmp_path_factory.mktemp("on-gpus")
-    spec = plan_runs(parse_config(RAW), stack_facts).runs["swift-vllm-s0"].spec
-    request = {"trainer_args": spec["trainer_args"], "rewards": spec["workload"]["rewards"]}
-    (folder / "request.json").write_text(json.dumps(request))
-    program = ("-m", "tests.trainers.swift.rollout_arguments", folder / "request.json", folder / "told.json")
-    done = run_python(stack_python("swift-vllm-cpu"), *program)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return dict(json.loads((folder / "told.json").read_text()))
+def test_a_server_has_the_trainers_engine_settings(monkeypatch, tmp_path):
+    """Their names are those of swift's classes; test_swift_server.py has a real one, with two engines."""
+
+    @dataclasses.dataclass
+    class Shared:
+        vllm_tensor_parallel_size: int = 1
+        vllm_max_num_seqs: int = 1
+
+    monkeypatch.setattr(arguments, "parse_command", lambda kind, settings: settings)
+    monkeypatch.setattr(arguments, "model_arguments", lambda model: {"model": str(model)})
+    for module, names in (
+        ("swift.arguments.deploy_args", {"RolloutArguments": SimpleNamespace(_check_device_count=None)}),
+        ("swift.rlhf_trainers.args_mixin", {"VllmArguments": Shared}),
+    ):
+        monkeypatch.setitem(sys.modules, module, SimpleNamespace(**names))
+    monkeypatch.setitem(sys.modules, "swift", ModuleType("swift"))
+    options = {"vllm_mode": "server", "vllm_tensor_parallel_size": 2, "vllm_enable_lora": True, "lora_rank": 32}
+    workload = Workload.model_validate(RAW["workload"] | {"gpus_per_node": 4, "dtype": "bfloat16"})
+    args = trainer_args(Arm(trainer="swift", engine="vllm", stack="x", options=options), workload, 0, CUDA)
+    assert (args["vllm_gpu_memory_utilization"], args["vllm_max_num_seqs"]) == (0.9, 8)
+    told = {"vllm_tensor_parallel_size": 2, "vllm_max_num_seqs": 8, "vllm_enable_lora": True, "vllm_max_lora_rank": 32}
+    # As in TRL; the format is that of generation, and not of the optimizer's weights.
+    told |= {"vllm_disable_custom_all_reduce": False, "torch_dtype": "bfloat16", "max_length": 80}
+    found = arguments.server_arguments(args, tmp_path, {"port": 7})
+    assert found | told == found and found["port"] == 7 and "learning_rate" not in found
 
 
-@pytest.mark.full("a training of ms-swift")
-def test_a_servers_engines_share_its_gpus_and_conversations(on_gpus):
-    engine = {"tensor_parallel_size": 2, "max_num_seqs": 8, "gpu_memory_utilization": 0.9, "max_model_len": 80}
-    assert on_gpus["engine"].items() >= engine.items()
-    assert on_gpus["engine"]["engine_kwargs"]["max_num_batched_tokens"] == 4096
-    assert on_gpus["engine"]["disable_custom_all_reduce"] is False
-    assert on_gpus["server"].items() >= {"world_size": 4, "engine_type": "LLMEngine", "enable_lora": True}.items()
-    assert on_gpus["gpus"] == ["4,5", "6,7"]
-    (three, answers), (one, answer) = on_gpus["conversations"]
-    assert three == [["0", "1"], ["2"]] and answers == ["0", "1", "2"]
-    # An engine that has none is asked something all the same, whose answer nobody gets.
-    assert one[0] == answer == ["0"] and len(one[1]) == 1
+def test_a_tensor_parallel_engine_draws_by_the_runs_seed_and_anew_each_time():
+    def seeds(place, seed, step):
+        trainer = SimpleNamespace(state=SimpleNamespace(global_step=step))
+        trainer._get_request_config = lambda: SimpleNamespace(seed=place)
+        colocate.vary_seeds(trainer, seed)
+        return [trainer._get_request_config().seed for _ in range(2)]
 
-
-@pytest.mark.full("libraries of a stack")
-def test_a_servers_engines_get_an_adapter_of_its_rank(on_gpus):
-    assert on_gpus["engine"].items() >= {"enable_lora": True, "max_lora_rank": 32, "max_loras": 1}.items()
-    tensors = {"a.lora_A.weight": [2, 3], "b": [4]}
-    one = ["update_adapter_flattened_param", 32, 2.0, ["q_proj", "v_proj"], tensors]
-    assert on_gpus["adapters"] == [one, one]
-
-
-@pytest.mark.full("libraries of a stack")
-def test_a_tensor_parallel_engine_draws_by_the_runs_seed_and_anew_each_time(on_gpus):
-    first, its_other_process, *others = on_gpus["seeds"]
-    assert first == its_other_process
-    drawn = [*first, *(seed for other in others for seed in other)]
+    drawn = [one for of in ((0, 0, 5), (1, 0, 5), (0, 1, 5), (0, 0, 6)) for one in seeds(*of)]
     assert len({*drawn}) == len(drawn) == 8 and all(0 <= seed < 1 << 62 for seed in drawn)
+    assert seeds(0, 0, 5) == drawn[:2], "the same in all of its processes"
+    assert seeds(None, 0, 5) == [None, None]
 
 
-@pytest.mark.full("libraries of a stack")
-def test_settings_are_resolved_where_torchruns_own_port_is_in_use(on_gpus):
-    assert on_gpus["resolved"] is True
+def test_settings_are_resolved_where_torchruns_own_port_is_in_use(monkeypatch, tmp_path):
+    monkeypatch.setattr(os, "environ", {})
+    arguments.set_environment(tmp_path)
+    assert int(os.environ["MASTER_PORT"]) not in (0, 29500)
 
 
 @pytest.mark.parametrize(

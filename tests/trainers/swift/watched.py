@@ -12,7 +12,6 @@ import signal
 import sys
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 from node.phase_clock import PhaseClock
 
@@ -28,24 +27,6 @@ def tell(**line):
         file.write(json.dumps(line) + "\n")
     if seen == int(STOP_AT) and RANK in ("", "1"):
         os.kill(os.getpid(), signal.SIGTERM)
-
-
-def watch_sampling():
-    """Write a line of how transformers samples whenever that changes: its top-k, and what changes the logits."""
-    from transformers.generation.utils import GenerationMixin
-
-    processors, told = GenerationMixin._get_logits_processor, list[Any]()
-
-    def shown(self, generation_config, *args, **kwargs):
-        made = processors(self, generation_config, *args, **kwargs)
-        line = {"top_k": generation_config.top_k, "warpers": sorted(type(one).__name__ for one in made)}
-        if line not in told:
-            told.append(line)
-            with Path(f"{OUT}{RANK}.sampling").open("a", encoding="utf-8") as file:
-                file.write(json.dumps(line) + "\n")
-        return made
-
-    GenerationMixin._get_logits_processor = shown
 
 
 def watch_trl(trainer):
@@ -217,7 +198,6 @@ if __name__ == "__main__":
             from tests.trainers.trl.sharded_on_cpu import lend_cpu
 
             lend_cpu()
-    watch_sampling()
     watch(GRPOTrainer)
     code = driver.exit_code(driver.train)
     if THEN != "-":

@@ -1,0 +1,87 @@
+"""Runs of ms-swift, ordered as the launcher orders them, and what is seen of their generations (watched.py)."""
+
+import json
+
+import yaml
+
+from workflow.config.plan import plan_runs, stack_facts
+from workflow.config.reading import parse_config
+
+from ...attempts import DATA, EAGER, ROOT, order_attempt, read_lines, run_job
+
+AGREE = 1e-4  # nats, as for TRL
+# A scale of 8: what is scaled once too often is far off.
+LORA = {"tuner_type": "lora", "lora_rank": 8, "lora_alpha": 64, "lora_dropout": 0.0}
+
+
+def experiment():
+    """TRL and ms-swift on the same prompts, with transformers and with vLLM."""
+    return yaml.safe_load((ROOT / "tests" / "trainers" / "trainers-cpu.yaml").read_text(encoding="utf-8"))
+
+
+def spec_of(raw, arm, **workload):
+    """The specification of an arm's run, with some words of the workload replaced."""
+    config = parse_config(raw | {"workload": raw["workload"] | workload})
+    return plan_runs(config, stack_facts).runs[f"{arm}-s0"].spec
+
+
+def request_of(workload):
+    """What inputs a workload needs."""
+    lengths = {key: workload[key] for key in ("max_prompt_length", "max_response_length")}
+    return {"data": DATA | workload["data"], "model": workload["model"], **lengths}
+
+
+def inputs_of(python, folder, workload):
+    """inputs.json of a workload, made where vLLM's runs are made."""
+    (folder / "request.json").write_text(json.dumps(request_of(workload)))
+    done = run_job(python, "node.inputs", "--request", folder / "request.json", "--out", folder / "made", **EAGER)
+    assert done.returncode == 0, done.stderr
+    return folder / "made" / "inputs.json"
+
+
+class Run:
+    """A run's lives in a folder of its own, and in the file beside it what was seen of its generations."""
+
+    def __init__(self, folder, spec, inputs):
+        self.folder, self.spec, self.inputs = folder, spec, inputs
+        self.out = folder.with_name(f"{folder.name}.jsonl")
+
+    def life(self, number):
+        """The folder of a life."""
+        return self.folder / "attempts" / str(number)
+
+    def order(self, number):
+        """Order a life, as the launcher does."""
+        order_attempt(self.folder, self.inputs, self.spec, number)
+
+    def watched(self, number, stop_at=0, then="-"):
+        """The words of the program that trains a life, and stops itself at a generation; it is ordered first."""
+        order = self.life(number) / "attempt.json"
+        if not order.exists():
+            self.order(number)
+        return "-m", "tests.trainers.swift.watched", self.spec["trainer"], self.out, stop_at, then, order
+
+    def lines(self, *lives, name="metrics.jsonl"):
+        """The lines of those lives."""
+        return [line for number in lives for line in read_lines(self.life(number) / name)]
+
+    def done(self, number):
+        """What a life that came to its end has told."""
+        return json.loads((self.life(number) / "done.json").read_text())
+
+    def seen(self, rank=""):
+        """Each generation, of several processes those of one."""
+        return read_lines(self.out.with_name(f"{self.out.name}{rank}"))
+
+
+def differences(seen, other):
+    """Of each step the largest difference between vLLM's log-probabilities of its tokens and those of a model."""
+    for line in seen:
+        pairs = zip(line["said"], line[other], strict=True)
+        yield max(abs(a - b) for said, own in pairs for a, b in zip(said, own, strict=True))
+
+
+def check_newest_weights(seen, steps):
+    """All generations are of the newest weights; a sync that did nothing would be seen by now."""
+    assert len(seen) == steps and max(differences(seen, "policy")) < AGREE
+    assert list(differences(seen, "initial"))[-1] > 100 * AGREE
