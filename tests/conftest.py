@@ -45,7 +45,7 @@ _LOCKS = tempfile.TemporaryDirectory(prefix="rbl")
 os.environ["ROLLOUTBENCH_LOCKS_DIR"] = _LOCKS.name
 # Parts that belong together, with what they begin with: one process has each, as they share what takes long to make.
 PARTS = {
-    "verl": ("tests/trainers/verl/", "tests/analysis/test_verl_wandb.py"),
+    "verl": ("tests/trainers/verl/",),
     "end to end": ("tests/test_end_to_end.py",),
     "training on slurm": ("tests/slurm/test_training.py",),
     "jobs": ("tests/node/", "tests/trainers/trl/"),

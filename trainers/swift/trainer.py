@@ -210,7 +210,7 @@ SWIFT = trainer_of(
     bookkeeping=BOOKKEEPING,
     engine_options=lambda engine, release: (f"{engine}_",),
     checks=(
-        *rules_in(Path(__file__).with_name("checks.toml"), {"turns_in_the_trainer": _turns_in_the_trainer}),
+        *rules_in(Path(__file__).with_name("checks.toml"), globals()),
         _weights_in_half,
         context,
     ),

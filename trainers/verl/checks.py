@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from common.findings import Finding
 from common.model_facts import model_facts
@@ -139,18 +138,8 @@ def _context(case: Case) -> Iterator[Finding]:
         yield from context(case, *release_named(case.version).context(case, model))
 
 
-_FINDERS: Mapping[str, Callable[[Case], Any]] = {
-    find.__name__.removeprefix("_"): find
-    for find in (
-        *(_one_completion, _larger_mini_batch, _gpus_beside, _engine_over_gpus),
-        *(_packed_too_short, _engine_too_short, _resumes_without, _dropped_remainder),
-        *(_lora_on_sglang, _dummy_base, _added_to_rollout, _ignored_options),
-        *(_without_mismatch, _validation_in_step, _ignored_ignore_eos, _served_adapter),
-    )
-}
-
 CHECKS: tuple[Check, ...] = (
-    *rules_in(Path(__file__).with_suffix(".toml"), _FINDERS),
+    *rules_in(Path(__file__).with_suffix(".toml"), globals()),
     _context,
     attention_kernels,
 )

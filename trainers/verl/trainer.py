@@ -140,7 +140,7 @@ VERL = trainer_of(
     launch=LAUNCH,
     settings=settings_of,
     # verl repeats its names elsewhere (actor_rollout_ref.rollout.trace.experiment_name): the last part decides.
-    bookkeeping=frozenset(key.rpartition(".")[2] for key in BOOKKEEPING),
+    bookkeeping=frozenset(key.rpartition(".")[2] for key in BOOKKEEPING) | {"rewards_file"},
     engine_options=_engine_options,
     checks=CHECKS,
     gpus_beside=_gpus_beside,

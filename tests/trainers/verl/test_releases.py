@@ -58,7 +58,7 @@ def test_a_refusal_that_verl_raises_itself_is_told_and_what_a_machine_lacks_is_n
     def check(file):
         scope = {}
         exec(compile(f"def validate(config):\n    raise {kind}('set use_remove_padding')", str(file), "exec"), scope)
-        monkeypatch.setitem(of_verl._RELEASES, "9.0.0", replace(V9_0_0, validation=lambda: scope["validate"]))
+        monkeypatch.setitem(of_verl._RELEASES, "9.0.0", replace(V9_0_0, validate=scope["validate"]))
         composed.check("9.0.0", {})
 
     monkeypatch.setattr(composed, "_config_folder", lambda version: tmp_path / "verl" / "trainer" / "config")

@@ -1,7 +1,5 @@
 """verl 0.9.1's own loop from data to metrics, with its reward workers; actor and engine are stand-ins."""
 
-from pathlib import Path
-
 import pytest
 
 from common.contracts import SamplesLine
@@ -42,7 +40,8 @@ def check_samples(folder, steps):
 
 
 def test_rewards_come_by_way_of_the_queue_and_lost_completions_are_told(verl_python, warm_verl, tmp_path, monkeypatch):
-    monkeypatch.setattr(attempts, "STAND_IN", Path(__file__).with_name("standin_v1"))
+    engine = {"verl.trainer.ppo.v1.trainer_base": ("answering_engine", "patch")}
+    monkeypatch.setattr(attempts, "STANDIN", engine)
     monkeypatch.setitem(attempts.OPTIONS, "0.9.1", ONE_OF_EACH)
     bench = attempts.Bench("0.9.1", verl_python("0.9.1"), warm_verl("0.9.1"), tmp_path)
     bench.make_inputs()
@@ -53,6 +52,7 @@ def test_rewards_come_by_way_of_the_queue_and_lost_completions_are_told(verl_pyt
     first, second = attempts.lines_of(folder)
     assert (len(first["samples"]["response_length"]), first["scalars"]["missing_completions"]) == (7, 1)
     assert "step 1 lacks 1 completions" in bench.log(folder)
+    assert "looks for responses every 0.1 s" in bench.log(folder), "verl itself looks after 2 s: gen is rounded up"
     assert len(second["samples"]["response_length"]) == 8
     assert "missing_completions" not in second["scalars"]
     check_samples(folder, [0, 1, 2])

@@ -3,36 +3,43 @@
 import json
 import os
 import signal
+import sys
 from contextlib import contextmanager
 from pathlib import Path
 
 import psutil
 import pytest
 
+from analysis.collect import main as collect
+from analysis.steps import read_steps
 from engines import reported as term
 from engines.sglang import SGLANG
 from trainers.protocol import StackFacts
-from trainers.verl import settings as verl
 from trainers.workload import Workload
-from workflow.config.model import Arm
+from workflow.config.plan import plan_runs
+from workflow.config.reading import parse_config
 from workflow.job.place import Place
 from workflow.job.ray import RayHead
 from workflow.job.rendezvous import TaskSetup
 
 from ... import patience
-from ...attempts import read_lines
-from .test_steps import history_of
+from ...attempts import order_attempt, read_lines
 from .tiers import RELEASES
 
 ROOT = Path(__file__).resolve().parents[3]
-STAND_IN = Path(__file__).with_name("standin")
 REWARDS = [{"name": "phi4", "weight": 1.0}, {"name": "length", "weight": 0.5, "options": {"target": 20}}]
 WORKLOAD = {
     "model": {"source": "builtin:tiny-qwen2"}, "data": {"source": "builtin:arithmetic", "rows": 32}, "rewards": REWARDS,
-    "steps": 3, "batch_size": 8, "num_generations": 4, "micro_batch_size": 4, "max_prompt_length": 64,
+    "steps": 6, "batch_size": 8, "num_generations": 4, "micro_batch_size": 4, "max_prompt_length": 64,
     "max_response_length": 24, "save_steps": 100, "gpus_per_node": 2,
 }  # fmt: skip
 
+# A module of verl's -> the stand-in's file and function.
+STANDIN = {
+    "verl.trainer.ppo.ray_trainer": ("workers", "patch_ray_trainer"),
+    "verl.trainer.ppo.v1.trainer_base": ("workers", "patch_v1"),
+    "verl.trainer.ppo.v1.agent_loop_tq": ("workers", "patch_agent_loop"),
+}
 OPTIONS = {
     "0.4.1": {},
     # Each unit is a process that imports torch.
@@ -55,7 +62,8 @@ class Bench:
         kept = {name: value for name, value in os.environ.items() if not name.startswith(("WANDB", "RAY"))}
         return {
             **kept,
-            "PYTHONPATH": f"{ROOT}:{STAND_IN}",
+            "PYTHONPATH": f"{ROOT}:{Path(__file__).with_name('standin')}",
+            "STANDIN": json.dumps(STANDIN),
             "STANDIN_FOLDER": str(self.folder),
             "OMP_NUM_THREADS": "2",
             # Ray would start a worker for each CPU before any is asked for; verl's have an environment of their own.
@@ -78,41 +86,28 @@ class Bench:
 
     def order(self, run_id, number, **words):
         """An attempt as the launcher orders it."""
-        workload = Workload.model_validate({**WORKLOAD, **words})
-        stack = StackFacts("verl", "sglang", "cuda", self.version, "0" * 12)
-        arm = Arm(trainer="verl", engine="sglang", stack="verl-sglang", options=OPTIONS[self.version])
+        arm = {"trainer": "verl", "engine": "sglang", "stack": "verl-sglang", "options": OPTIONS[self.version]}
+        raw = {"experiment": "tests", "baseline": "sglang", "arms": {"sglang": arm}, "seeds": [0]}
+        facts = StackFacts("verl", "sglang", "cuda", self.version, "0" * 12)
+        plan = plan_runs(parse_config(raw | {"workload": WORKLOAD | words}), lambda stack: facts)
+        spec = plan.runs["sglang-s0"].spec
         run = self.folder / "runs" / run_id
-        folder = run / "attempts" / str(number)
-        folder.mkdir(parents=True)
-        spec = {
-            "experiment": "tests",
-            "run_id": run_id,
-            "stack": arm.stack,
-            "workload": workload.model_dump(mode="json"),
-            "trainer_args": (args := verl.trainer_args(arm, workload, 0, stack)),
-            "least_cpus": verl.least_cpus(args, workload),
-            "fingerprint": "ab" * 32,
-        }
-        (folder / "spec.json").write_text(json.dumps(spec))
-        attempt = {
-            "attempt": number, "run_id": run_id, "fingerprint": "ab" * 32, "spec": str(folder / "spec.json"),
-            "inputs": str(self.inputs), "attempt_dir": str(folder), "checkpoint_dir": str(run / "checkpoints"),
-            "cpus": 2, "env": {"NCCL_DEBUG": "INFO"},
-        }  # fmt: skip
-        (folder / "attempt.json").write_text(json.dumps(attempt))
-        return folder
+        file = order_attempt(run, self.inputs, spec, number)
+        file.write_text(json.dumps(json.loads(file.read_text()) | {"env": {"NCCL_DEBUG": "INFO"}}))
+        return file.parent
 
-    def start(self, folder):
+    def start(self, folder, **changes):
         program = ("-m", "trainers.verl.driver.train", folder / "attempt.json")
-        self.jobs[folder] = self.warm.start(*program, env={**self.environment(), **self.ray}, joined=True)
+        environment = {**self.environment(), **self.ray, **changes}
+        self.jobs[folder] = self.warm.start(*program, env=environment, joined=True)
         return self.jobs[folder]
 
     def log(self, folder):
         """What an attempt that has ended printed."""
         return self.jobs[folder].communicate()[0]
 
-    def finish(self, folder):
-        return ended(self.start(folder))
+    def finish(self, folder, **changes):
+        return ended(self.start(folder, **changes))
 
 
 @contextmanager
@@ -154,49 +149,70 @@ def lines_of(folder):
     return read_lines(folder / "metrics.jsonl")
 
 
-def sampled(bench, test_steps):
-    return {"samples": 2, "test_steps": test_steps} if bench.version == "0.4.1" else {}
+def history_of(folder):
+    """The rows of wandb's file by step, read by the controller's wandb."""
+    (file,) = folder.glob("wandb/offline-run-*/run-*.wandb")
+    done = patience.run([sys.executable, "-m", "wandb", "leet", "inspect", "--json", str(file)], 60)
+    assert done.returncode == 0, done.stderr
+    records = [json.loads(line) for line in done.stdout.splitlines()]
+    rows = [record["history"]["item"] for record in records if record["type"] == "history"]
+    return {row["_step"]: row for row in rows}
 
 
-def test_a_run_in_two_lives(bench):
+def hold_until(found, folder, job, then=lambda: None):
+    """Have a life wait in its second step until something is so."""
+    wait_for(lambda: lines_of(folder), job)
+    then()
+    wait_for(found, job)
+    (folder / "hold").unlink()
+
+
+def test_a_run_in_two_lives(bench, tmp_path):
+    old = bench.version == "0.4.1"
     # The other stand-in has no engine for a validation: test_v1_loop.py has samples there.
-    first = bench.order("two-lives", 1, steps=200, **sampled(bench, 200))
+    words = {"save_steps": 100, **({"samples": 2, "test_steps": 6} if old else {})}
+    first = bench.order("two-lives", 1, **words)
+    (first / "hold").touch()
     job = bench.start(first)
-    wait_for(lambda: len(lines_of(first)) >= 2, job)
-    assert job.poll() is None, bench.log(first)
-    os.kill(job.pid, signal.SIGUSR1)
-    os.kill(job.pid, signal.SIGTERM)
+
+    def stop():
+        assert job.poll() is None, bench.log(first)
+        os.kill(job.pid, signal.SIGUSR1)
+        os.kill(job.pid, signal.SIGTERM)
+
+    hold_until((first / "stop").exists, first, job, stop)
     assert ended(job) == 75, bench.log(first)
     before = lines_of(first)
-    last = before[-1]["step"]
-    assert [line["step"] for line in before] == list(range(1, last + 1))
-    assert f"stopped: after step {last} of 200, with a checkpoint" in bench.log(first)
-    checkpoints = bench.folder / "runs" / "two-lives" / "checkpoints"
-    assert (checkpoints / "latest_checkpointed_iteration.txt").read_text() == str(last)
+    assert "stopped: after step 2 of 6, with a checkpoint" in bench.log(first)
+    assert f"step 2/6  {before[1]['scalars']['timing_s/step']:.2f} s  reward " in bench.log(first)
     assert not (first / "done.json").exists()
+    check_wandb(first, before)
 
     # What an attempt leaves that was killed as it saved: the next one must see through it.
-    (checkpoints / f"global_step_{last + 1}" / "actor").mkdir(parents=True)
+    (checkpoints,) = (first.parents[1] / "checkpoints").iterdir()
+    (checkpoints / "global_step_3" / "actor").mkdir(parents=True)
     (checkpoints / "latest_checkpointed_iteration.txt").write_text("")
-    second = bench.order("two-lives", 2, steps=last + 4, save_steps=1, **sampled(bench, last + 4))
+    second = bench.order("two-lives", 2, **words)
     (second / "hold").touch()
     job = bench.start(second)
-    wait_for(lambda: len(lines_of(second)) >= 1, job)
-    (tracker,) = (
-        process
-        for process in psutil.process_iter(["name", "environ"])
-        if process.info["name"] == "wandb-core" and (process.info["environ"] or {}).get("WANDB_DIR") == str(second)
-    )
-    tracker.kill()
-    wait_for(lambda: patience.has_ended(tracker), job)
-    (second / "hold").unlink()
+    killed = []
+
+    def lose_tracker():
+        (tracker,) = (
+            process
+            for process in psutil.process_iter(["name", "environ"])
+            if process.info["name"] == "wandb-core" and (process.info["environ"] or {}).get("WANDB_DIR") == str(second)
+        )
+        tracker.kill()
+        killed.append(tracker)
+
+    hold_until(lambda: patience.has_ended(killed[0]), second, job, lose_tracker)
     assert ended(job) == 0, bench.log(second)
     after = lines_of(second)
-    assert [line["step"] for line in after] == list(range(last + 1, last + 5))
-    assert [line["resumed"] for line in before + after] == [False] * last + [True] + [False] * 3
+    assert [(line["step"], line["resumed"]) for line in before + after] == [(at, at == 3) for at in range(1, 7)]
     assert "wandb has ended" in bench.log(second)
     done = json.loads((second / "done.json").read_text())
-    assert (done["first_step"], done["last_step"], done["steps"]) == (last + 1, last + 4, 4)
+    assert (done["first_step"], done["last_step"], done["steps"]) == (3, 6, 4)
     assert done["versions"]["verl"] == bench.version
     assert done["hardware"]["threads"] == 1  # two CPUs, two GPUs
     assert done["resolved"]["engine"]["name"] == "sglang"
@@ -209,50 +225,98 @@ def test_a_run_in_two_lives(bench):
     assert done["resolved"]["trainer"]["data.max_response_length"] == 24
     assert done["resolved"]["environment"]["NCCL_DEBUG"] == "INFO"  # the arm's own
     assert done["resolved"]["environment"]["VLLM_LOGGING_LEVEL"] == "INFO"  # the driver's, not verl's
-    if sampled(bench, 1):
+    if old:
         taken = [read_lines(folder / "samples.jsonl") for folder in (first, second)]
-        assert [[line["step"] for line in lines] for lines in taken] == [[0], [last + 4]]
+        assert [[line["step"] for line in lines] for lines in taken] == [[0], [6]]
         for (line,) in taken:
             assert line["problem"] is None and [one["row"] for one in line["samples"]] == [0, 1]
             assert all(list(one["rewards"]) == ["phi4", "length"] for one in line["samples"])
     for line in before + after:
-        responses = line["samples"]["response_length"]
-        assert len(responses) == 8
-        assert sum(responses) == line["scalars"]["response_tokens"]
-        assert line["scalars"]["timing_s/step"] > line["scalars"]["timing_s/gen"] > 0.3
-        # The other stand-in has no log-probabilities: test_v1_loop.py compares them.
-        assert bench.version != "0.4.1" or 0 < line["scalars"]["mismatch/abs"] < 1
-        # Random responses have no thought: -1, or -0.5 where one was cut; 0.5 at most for its length.
-        assert -1.0 <= line["scalars"]["critic/score/min"] <= line["scalars"]["critic/score/max"] <= 0.5
+        check_line(line, old)
+    check_steps(second, tmp_path)
     for path in (bench.folder / "runs").rglob("*"):
         assert not path.is_file() or b"s3cret" not in path.read_bytes(), path
     assert "s3cret" not in bench.log(first) + bench.log(second)
-    (row, *_) = [row for row in history_of(first) if "timing_s/step" in row]
-    assert row["timing_s/step"] == before[0]["scalars"]["timing_s/step"]
+
+
+def check_line(line, old):
+    """What every step's line says of its batch, by the stand-ins' responses."""
+    responses, scalars = line["samples"]["response_length"], line["scalars"]
+    assert len(responses) == 8 and line["phases"] == {}
+    assert sum(responses) == scalars["response_tokens"]
+    assert scalars["timing_s/step"] > scalars["timing_s/gen"] > 0.3
+    # The other stand-in has no log-probabilities, and no response of its ends: test_v1_loop.py has both.
+    assert not old or 0 < scalars["mismatch/abs"] < 1
+    assert scalars.get("shortened_responses", 0) == (0 if old else sum(length < 24 for length in responses))
+    # Random responses have no thought: -1, or -0.5 where one was cut; 0.5 at most for its length.
+    assert -1.0 <= scalars["critic/score/min"] <= scalars["critic/score/max"] <= 0.5
+    if old:
+        mean = {name: scalars[f"rewards/{name}/mean"] for name in ("phi4", "length")}
+        assert scalars["critic/score/mean"] == pytest.approx(mean["phi4"] + 0.5 * mean["length"], abs=1e-5)
+
+
+def check_wandb(folder, lines):
+    """metrics.jsonl has wandb's numbers to the last digit."""
+    rows = history_of(folder)
+    for line in lines:
+        own = {
+            name: value for name, value in line["scalars"].items() if name not in ("prompt_tokens", "response_tokens")
+        }
+        assert own == {name: rows[line["step"]][name] for name in own}
+
+
+def check_steps(last_life, folder):
+    """Collected, a run's phases add up to its steps, with no doubt about a timer."""
+    run = last_life.parents[1]
+    (run / "done.json").write_bytes((last_life / "done.json").read_bytes())
+    assert collect([str(run), "--out", str(folder / "steps.parquet")]) == 0
+    table, metadata = read_steps(folder / "steps.parquet")
+    frame = table.to_pandas()
+    assert {one["code"] for one in metadata["verdicts"]} <= {"timer-place", "responses-shortened", "wait-polled"}
+    phases = frame[frame["kind"] == "phase"]
+    steps = phases[phases["name"] == "step"].set_index("step")["value"]
+    assert [*steps.index] == [1, 2, 3, 4, 5, 6]
+    assert phases.groupby("step")["exclusive_s"].sum().tolist() == pytest.approx(steps.tolist(), abs=1e-9)
 
 
 @pytest.mark.full("verl's own way to forget checkpoints")
 @pytest.mark.parametrize("bench", ["0.4.1"], indirect=True)
 def test_a_run_that_is_done_removes_what_verl_leaves(bench):
     """Of older checkpoints verl leaves half of the folder."""
-    assert bench.finish(bench.order("done", 1, steps=4, save_steps=1)) == 0
-    checkpoints = bench.folder / "runs" / "done" / "checkpoints"
+    first = bench.order("done", 1, steps=4, save_steps=1)
+    assert bench.finish(first) == 0, bench.log(first)
+    (checkpoints,) = (first.parents[1] / "checkpoints").iterdir()
     assert len(list(checkpoints.iterdir())) > 3
-    second = bench.order("done", 2, steps=4)
+    second = bench.order("done", 2, steps=4, save_steps=1)
     assert bench.finish(second) == 0, bench.log(second)
     done = json.loads((second / "done.json").read_text())
-    assert (done["first_step"], done["last_step"], done["steps"]) == (None, 4, 0)
-    assert sorted(path.name for path in checkpoints.iterdir()) == [
-        *("global_step_3", "global_step_4", "latest_checkpointed_iteration.txt"),
-    ]
+    assert (done["first_step"], done["last_step"], done["steps"]) == (5, 4, 0)
+    assert sorted(path.name for path in checkpoints.iterdir()) == ["global_step_3", "global_step_4"]
 
 
-@pytest.mark.full("verl's own code")
-@pytest.mark.parametrize("bench", ["0.4.1"], indirect=True)
-def test_fewer_cpus_than_the_actors_reserve_are_refused(bench):
-    folder = bench.order("few", 1, gpus_per_node=3)
-    assert bench.finish(folder) == 2, bench.log(folder)
-    assert "verl reserves 4 CPUs in Ray, and the job's nodes have 3" in bench.log(folder).splitlines()[-1]
+@pytest.mark.full("both releases' own refusals")
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"of_the_other_release": True}, "the settings are for verl "),
+        ({"more": "trainer.total_epoch=2"}, "Could not override 'trainer.total_epoch'"),
+        ({"more": "data.train_batch_size=64"}, "a step takes 64 prompts (workload.batch_size / num_generations), and"),
+        ({"environment": {"RAY_ADDRESS": ""}}, "RAY_ADDRESS is not set"),
+        ({"least_cpus": 99}, "verl reserves 99 CPUs in Ray, and the job's nodes have"),
+    ],
+)
+def test_a_mistake_is_one_line(change, says, bench):
+    folder = bench.order(f"mistake {says[:20]}", 1)
+    file = folder.parents[1] / "spec.json"
+    spec = json.loads(file.read_text())
+    if "of_the_other_release" in change:
+        spec["trainer_args"]["version"] = next(version for version in LEAST_CPUS if version != bench.version)
+    spec["trainer_args"]["overrides"] += [change["more"]] if "more" in change else []
+    spec["least_cpus"] = change.get("least_cpus", spec["least_cpus"])
+    file.write_text(json.dumps(spec))
+    assert bench.finish(folder, **change.get("environment", {})) == 2, bench.log(folder)
+    (line,) = [line for line in bench.log(folder).splitlines() if line.startswith("error: ")]
+    assert says in line and bench.log(folder).endswith(line + "\n")
 
 
 @pytest.mark.full("verl's own code")

@@ -1,10 +1,10 @@
 """Selects the checkpoint that a verl run resumes from, and removes old checkpoints.
 
-verl resumes from the step in `latest_checkpointed_iteration.txt`, which it writes last, but not atomically. An empty
-file stops it, a missing folder silently restarts training, and an incomplete folder fails while loading. verl does not
-remove checkpoints of earlier attempts. So before each launch the file is set to the newest complete checkpoint, and
-all but the newest two are removed. (`trainer.max_actor_ckpt_to_keep` counts only an attempt's own; 0.4.1 removes the
-older one before it writes the next, so it must be at least 2.)
+Left to itself verl resumes from the step in `latest_checkpointed_iteration.txt`, which it does not write atomically: an
+empty file stops it, a missing folder silently restarts training, and an incomplete folder fails while loading. verl
+does not remove checkpoints of earlier attempts. So each launch names the newest complete checkpoint
+(`trainer.resume_from_path`), and all but the newest two are removed before. (`trainer.max_actor_ckpt_to_keep` counts
+only an attempt's own; 0.4.1 removes the older one before it writes the next, so it must be at least 2.)
 
 A complete FSDP checkpoint (workers/fsdp_workers.py and utils/checkpoint/fsdp_checkpoint_manager.py, 0.4.1 and 0.9.1):
 
@@ -24,7 +24,7 @@ import re
 import shutil
 import zipfile
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -37,23 +37,6 @@ _DIRECTORY_BYTES = 2**16
 CONTENTS = ("model", "optim", "extra_state")
 _STEP = re.compile(r"global_step_(\d+)")
 _SHARD = re.compile(r"(model|optim|extra_state)_world_size_(\d+)_rank_(\d+)\.pt")
-
-
-def decide(saved: Mapping[int, int | None], world_size: int) -> tuple[int | None, tuple[int, ...]]:
-    """The step to resume from with `world_size` ranks (None: from the start), and the steps to remove.
-
-    `saved` has the ranks of each checkpoint, None of an incomplete one. `UserError` if another number of ranks saved
-    the newest complete one: verl's shards fit only that number, and a silent restart would discard the work.
-    """
-    complete = sorted((step for step, ranks in saved.items() if ranks is not None), reverse=True)
-    if complete and saved[complete[0]] != world_size:
-        raise UserError(
-            f"{saved[complete[0]]} GPUs saved the newest checkpoint, of step {complete[0]}, and verl can load "
-            f"it only with that number (now: {world_size}); set workload.nodes and workload.gpus_per_node "
-            "back, or remove the run's checkpoints to start again"
-        )
-    kept = complete[:KEPT]
-    return kept[0] if kept else None, tuple(sorted(saved.keys() - {*kept}))
 
 
 def find_checkpoints(
@@ -76,32 +59,29 @@ def find_checkpoints(
 def prepare(
     folder: Path, world_size: int, contents: Sequence[str] = CONTENTS, *, has_queue: bool = False
 ) -> int | None:
-    """Prepare a run's folder so that verl resumes, and return the step that it resumes from, None from the start.
+    """The step from which `world_size` ranks resume, None from the start; other checkpoints but one are removed.
 
-    The tracker is written before anything is removed, so an interruption at any moment is harmless. A checkpoint that
-    cannot be read now is read again: as an incomplete one it would be removed.
+    `UserError` if another number of ranks saved the newest complete one: verl's shards fit only that number, and a
+    silent restart would discard the work. A checkpoint that cannot be read now is read again: as an incomplete one it
+    would be removed.
     """
     return retry_io(lambda: _prepare(folder, world_size, contents, has_queue), "the run's checkpoints")
 
 
 def _prepare(folder: Path, world_size: int, contents: Sequence[str], has_queue: bool) -> int | None:
-    resume, remove = decide(find_checkpoints(folder, contents, has_queue=has_queue), world_size)
-    folder.mkdir(parents=True, exist_ok=True)
-    tracker = folder / TRACKER
-    if resume is None:
-        tracker.unlink(missing_ok=True)
-    elif _read(tracker) != str(resume):
-        temporary = folder / f".{TRACKER}"
-        temporary.write_text(str(resume), encoding="ascii")
-        temporary.replace(tracker)
-    for step in remove:
-        # Rename first: a half-removed folder must not look like a half-written one.
-        leaving = folder / f".removing-{step}"
-        shutil.rmtree(leaving, ignore_errors=True)
-        (folder / f"global_step_{step}").rename(leaving)
-    for leaving in folder.glob(".removing-*"):
-        shutil.rmtree(leaving, ignore_errors=True)
-    return resume
+    saved = find_checkpoints(folder, contents, has_queue=has_queue)
+    complete = sorted((step for step, ranks in saved.items() if ranks is not None), reverse=True)
+    if complete and saved[complete[0]] != world_size:
+        raise UserError(
+            f"{saved[complete[0]]} GPUs saved the newest checkpoint, of step {complete[0]}, and verl can load "
+            f"it only with that number (now: {world_size}); set workload.nodes and workload.gpus_per_node "
+            "back, or remove the run's checkpoints to start again"
+        )
+    # verl 0.4.1 reads it even if a checkpoint is named, and an empty one stops it.
+    (folder / TRACKER).unlink(missing_ok=True)
+    for step in saved.keys() - {*complete[:KEPT]}:
+        shutil.rmtree(folder / f"global_step_{step}", ignore_errors=True)
+    return complete[0] if complete else None
 
 
 def _world_size(actor: Path, contents: Sequence[str]) -> int | None:
@@ -129,13 +109,6 @@ def _is_archive(path: Path) -> bool:
             raise
         return False
     return zipfile.is_zipfile(path)
-
-
-def _read(path: Path) -> str | None:
-    try:
-        return path.read_text(encoding="ascii", errors="replace").strip()
-    except FileNotFoundError:
-        return None
 
 
 def load_in_data_order(original: Callable[..., Any], trainer: Any, *args: Any, **named: Any) -> Any:

@@ -36,8 +36,7 @@ def job_overrides(
     reward_kwargs: Mapping[str, Any] | None = None,
 ) -> list[str]:
     """The overrides that only the job on the node knows; `ValueError` for values that Hydra cannot read."""
-    release = release_named(version)
-    reward = release.reward_key
+    reward = release_named(version).reward_key
     settings: dict[str, Any] = {
         "data.train_files": train_files,
         "data.val_files": val_files,
@@ -47,8 +46,7 @@ def job_overrides(
         "trainer.project_name": project,
         "trainer.experiment_name": run_id,
         "trainer.default_local_dir": checkpoints,
-        "trainer.logger": [name for name in release.loggers if name != "wandb" or has_wandb()],
-        "trainer.resume_mode": "auto",
+        "trainer.logger": ["console", *(["wandb"] if has_wandb() else [])],
     }
     written = [override(key, value) for key, value in settings.items()]
     return [*written, *([override(f"+{reward}.reward_kwargs", reward_kwargs)] if reward_kwargs else [])]
@@ -85,9 +83,7 @@ def check(version: str, config: Mapping[str, Any]) -> None:
 
     try:
         with importing():
-            validate = release_named(version).validation()
-        if validate is not None:
-            validate(OmegaConf.create(dict(config)))
+            release_named(version).validate(OmegaConf.create(dict(config)))
     except Exception as error:
         at = traceback.extract_tb(error.__traceback__)[-1]
         verls_own = Path(at.filename).is_relative_to(_config_folder(version).parents[1])

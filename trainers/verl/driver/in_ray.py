@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import faulthandler
-import inspect
 import os
 import signal
 import threading
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
 from common.errors import UserError
 from common.retry import exists
-from node.exit_codes import STOP_SIGNALS, RequeueError, one_line
+from node.exit_codes import STOP_SIGNALS, RequeueError
 from node.hardware import importing
 from trainers.verl import hooks
 from trainers.verl.driver import step_hooks
@@ -33,7 +33,7 @@ class Stop:
         self._passed_on = False
 
     def install(self) -> None:
-        """Install the signal handlers; call it again after Ray has replaced the one of SIGTERM."""
+        """Install the signal handlers. Ray replaces none of them: it starts in another thread."""
         for number in STOP_SIGNALS:
             signal.signal(number, self._on_stop)
         signal.signal(signal.SIGUSR1, self._on_stacks)
@@ -73,21 +73,30 @@ def run_verl(
     """Train with verl in this job's Ray cluster, and return at its end.
 
     verl's processes get `environment`, and verl's own variables except those in `kept`. `least_cpus` are those that its
-    actors reserve. `once_joined` is called after this process has joined the cluster, before verl starts.
+    actors reserve. `once_joined` is called after verl has joined the cluster, before it starts its TaskRunner.
     """
     import ray
 
-    start = _start_of_verl(config, settings)
-    runtime = dict(_ray_arguments(start).get("runtime_env") or {})
-    own = {name: value for name, value in runtime.get("env_vars", {}).items() if name not in kept}
-    runtime["env_vars"] = {**own, **environment}
-    os.environ.update(runtime["env_vars"])
-    # verl's other arguments, such as CPUs, are for starting a Ray cluster; this one already runs.
-    ray.init(address=os.environ["RAY_ADDRESS"], runtime_env=runtime)
-    stop.install()  # Ray has replaced the handler of SIGTERM
-    once_joined()
-    require_cpus(least_cpus, float(ray.cluster_resources().get("CPU", 0)))
-    _wait(start, stop)
+    with importing():
+        run_ppo = hooks.RUN.get()
+    connect, runner = ray.init, remote_task_runner(settings)
+
+    def join(**verls: Any) -> None:
+        # verl's other arguments, such as CPUs, are for starting a Ray cluster; this one already runs.
+        runtime = dict(verls.get("runtime_env") or {})
+        own = {name: value for name, value in runtime.get("env_vars", {}).items() if name not in kept}
+        runtime["env_vars"] = {**own, **environment}
+        os.environ.update(runtime["env_vars"])
+        connect(address=os.environ["RAY_ADDRESS"], runtime_env=runtime)
+        once_joined()
+        require_cpus(least_cpus, float(ray.cluster_resources().get("CPU", 0)))
+
+    ray.init = join
+    if hooks.RUNNER_0_4.find() is not None:
+        hooks.RUNNER_0_4.replace(runner)  # 0.4.1 uses its module's class
+        _wait(partial(run_ppo, config), stop)
+    else:
+        _wait(partial(run_ppo, config, task_runner_class=runner), stop)
     ray.shutdown()
 
 
@@ -98,51 +107,6 @@ def require_cpus(needed: int, cpus: float) -> None:
             f"verl reserves {needed} CPUs in Ray, and the job's nodes have {cpus:.0f}, so that it would wait forever; "
             "raise cpus in the profile"
         )
-
-
-def _start_of_verl(config: Any, settings: HookSettings) -> Callable[[], None]:
-    """verl's function that starts Ray and its TaskRunner, with our TaskRunner instead."""
-    with importing():
-        run_ppo = hooks.RUN.get()
-
-    runner = remote_task_runner(settings)
-    if "task_runner_class" in inspect.signature(run_ppo).parameters:
-        # As in verl's main.
-        hooks.SET_DEVICE.get()(config)
-        try:
-            hooks.VALIDATE.get()(
-                config=config,
-                use_reference_policy=hooks.NEED_REFERENCE.get()(config),
-                use_critic=hooks.NEED_CRITIC.get()(config),
-            )
-        except (ValueError, AssertionError, NotImplementedError) as error:
-            raise UserError(f"verl refuses the settings: {one_line(error)}") from error
-        return lambda: run_ppo(config, task_runner_class=runner)
-    hooks.RUNNER_0_4.replace(runner)  # 0.4.1 uses its module's class
-    return lambda: run_ppo(config)
-
-
-class _RayArguments(Exception):
-    """Carries verl's arguments of ray.init."""
-
-
-def _ray_arguments(start: Callable[[], None]) -> dict[str, Any]:
-    """verl's arguments of ray.init, which include its workers' environment; each version has other ones."""
-    import ray
-
-    def init(**settings: Any) -> None:
-        raise _RayArguments(settings)
-
-    own = ray.init
-    ray.init = init
-    try:
-        start()
-    except _RayArguments as arguments:
-        settings: dict[str, Any] = arguments.args[0]
-        return settings
-    finally:
-        ray.init = own
-    raise RuntimeError("verl did not call ray.init; this version of verl is not supported")
 
 
 def _wait(start: Callable[[], None], stop: Stop) -> None:
@@ -167,6 +131,8 @@ def _wait(start: Callable[[], None], stop: Stop) -> None:
     cause: BaseException = failed[0]
     while isinstance(cause, RayTaskError):  # its text is the complete remote traceback
         cause = cause.cause
+    if isinstance(cause, RequeueError):
+        raise cause
     if isinstance(cause, UserError):
         raise UserError(str(cause))
     raise RuntimeError(f"verl failed: {type(cause).__name__}: {cause}") from failed[0]

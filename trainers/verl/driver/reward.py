@@ -9,7 +9,6 @@ but one of the allowed tokens. A prompt is looked up in the run's data by its ro
 from __future__ import annotations
 
 import functools
-import json
 import math
 import threading
 from collections.abc import Mapping, Sequence
@@ -32,20 +31,19 @@ def compute_score(
     ground_truth: Any,
     extra_info: Mapping[str, Any] | None = None,
     *,
-    rewards: Sequence[Mapping[str, Any]] = (),
-    rewards_file: str | None = None,
+    rewards_file: str,
     tokenizer: str | None = None,
     max_response_length: int | None = None,
     **_: Any,
 ) -> dict[str, float]:
     """`score`, the weighted sum of a workload's rewards, and each reward under its name.
 
-    The last four arguments come from verl's `reward_kwargs`: the workload's `rewards`, or a file with them if some are
-    the user's own, the folder of the tokenizer, and the longest response in tokens. A reward without a value is NaN and
-    is left out of the score.
+    The last three arguments come from verl's `reward_kwargs`: the file with the workload's rewards and the data, the
+    folder of the tokenizer, and the longest response in tokens. A reward without a value is NaN and is left out of the
+    score.
     """
     with _lock:
-        loaded = _loaded(json.dumps([_plain(rewards), rewards_file, tokenizer, max_response_length]))
+        loaded = _loaded(Path(rewards_file), tokenizer, max_response_length)
     row = {"data_source": data_source, "extra_info": _plain(extra_info or {})}
     values = loaded.values(solution_str, row | {"reward_model": {"ground_truth": ground_truth}})
     score = sum(weight * values[name] for name, weight in loaded.weights.items() if not math.isnan(values[name]))
@@ -55,15 +53,9 @@ def compute_score(
 class _Rewards:
     """The rewards of one workload, ready to call."""
 
-    def __init__(
-        self, rewards: list[dict[str, Any]], rewards_file: str | None, tokenizer: str | None, longest: int | None
-    ) -> None:
-        workload: dict[str, Any] = {"rewards": rewards, "data": []}
-        failures = None
-        if rewards_file:
-            file = Path(rewards_file)
-            workload = retry_io(lambda: read_json(file), "the attempt's files")
-            failures = Path(rewards_file).with_name("reward_failures.jsonl")
+    def __init__(self, file: Path, tokenizer: str | None, longest: int | None) -> None:
+        workload = retry_io(lambda: read_json(file), "the attempt's files")
+        failures = file.with_name("reward_failures.jsonl")
         self.weights = {reward_name(reward): float(reward.get("weight", 1.0)) for reward in workload["rewards"]}
         self._functions = reward_functions(workload["rewards"], longest, failures=failures)
         self._longest = math.inf if longest is None else longest
@@ -104,9 +96,7 @@ def _key(extra_info: Mapping[str, Any]) -> tuple[str, int]:
     return str(extra_info.get("split")), int(extra_info.get("index", -1))
 
 
-@functools.cache
-def _loaded(settings: str) -> _Rewards:
-    return _Rewards(*json.loads(settings))
+_loaded = functools.cache(_Rewards)
 
 
 def _plain(value: Any) -> Any:

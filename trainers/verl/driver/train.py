@@ -29,7 +29,7 @@ from trainers.verl.driver import checkpoints as verl_checkpoints
 from trainers.verl.driver import reward as verl_reward
 from trainers.verl.driver import step_hooks
 from trainers.verl.driver.batches import with_log_probs
-from trainers.verl.driver.composed import compose, job_overrides
+from trainers.verl.driver.composed import check, compose, job_overrides
 from trainers.verl.driver.composed import resolved as resolved  # of the rule `settings`
 from trainers.verl.driver.engines import ENGINE
 from trainers.verl.driver.in_ray import Stop, run_verl
@@ -102,28 +102,24 @@ def _composed(job: Job) -> dict[str, Any]:
         run_id=str(attempt["run_id"]),
         reward_file=str(Path(verl_reward.__file__).resolve()),
         reward_kwargs={
-            **_reward_arguments(job),
+            "rewards_file": str(_rewards_file(job)),
             "tokenizer": str(inputs.model),
             "max_response_length": workload.get("max_response_length"),
         },
     )
     composed = compose(version, [*settings["overrides"], *mine])
+    check(version, composed)
     with_log_probs(composed["actor_rollout_ref"]["rollout"])
     return composed
 
 
-def _reward_arguments(job: Job) -> dict[str, Any]:
-    """The workload's rewards for `compute_score`; in a file of the attempt's folder if some are the user's own."""
-    rewards, inputs = job.spec["workload"]["rewards"], job.inputs
-    if any("code" in reward for reward in rewards):
-        file = job.folder / "rewards.json"
-        content = {"rewards": rewards, "data": [str(path) for path in (inputs.data, inputs.test) if path]}
-        retry_io(lambda: write_json(file, content), "the attempt's files")
-        return {"rewards_file": str(file)}
-    keys = (
-        {"name": one["name"], "weight": one.get("weight", 1.0), "options": one.get("options") or {}} for one in rewards
-    )
-    return {"rewards": list(keys)}
+def _rewards_file(job: Job) -> Path:
+    """The workload's rewards and the data, for `compute_score`."""
+    file, inputs = job.folder / "rewards.json", job.inputs
+    rewards = job.spec["workload"]["rewards"]
+    content = {"rewards": rewards, "data": [str(path) for path in (inputs.data, inputs.test) if path]}
+    retry_io(lambda: write_json(file, content), "the attempt's files")
+    return file
 
 
 def _require_rows(inputs: Inputs, prompts: int) -> None:
@@ -146,7 +142,9 @@ def _config(composed: dict[str, Any], resumed_from: int | None) -> Any:
     # 0.4.1 has none: it would be the seed of each request.
     if "seed" in rollout:
         rollout.seed = engine_seed(int(rollout.seed), resumed_from or 0)
+    config.trainer.resume_mode = "resume_path" if resumed_from else "disable"
     if resumed_from:
+        config.trainer.resume_from_path = f"{config.trainer.default_local_dir}/global_step_{resumed_from}"
         config.trainer.val_before_train = False  # only at the start of the run
     return config
 
@@ -186,8 +184,6 @@ def _environment(attempt: Mapping[str, Any], gpus: int) -> dict[str, str]:
 
 def _hook_settings(job: Job) -> step_hooks.HookSettings:
     environment = {name: value for name, value in os.environ.items() if name.startswith("WANDB_")}
-    # verl empties this file when it starts, so each attempt has its own.
-    environment["VERL_FILE_LOGGER_PATH"] = str(job.folder / "verl.jsonl")
     rewards = tuple(reward_name(reward) for reward in job.spec["workload"]["rewards"])
     return step_hooks.HookSettings(job.folder, environment, rewards)
 

@@ -49,7 +49,6 @@ class Release:
     """Keys, with all keys below them, that only the job on the node sets."""
     reward_key: str = ""
     """The section of the custom reward function."""
-    loggers: tuple[str, ...] = ()
     sums_micro_batch: tuple[str, ...] = ()
     """The `loss_type`s that sum over the completions of a micro-batch instead of averaging."""
     derived: Callable[[Workload, int], DerivedSettings] = lambda workload, seed: {}
@@ -63,8 +62,8 @@ class Release:
     """Its own defaults that decide a check or an engine's term before a stack has composed all of them."""
 
     # What it refuses
-    validation: Callable[[], Callable[[Any], object] | None] = lambda: None
-    """Imports verl, and returns its own check of a composed configuration (OmegaConf), which raises for a refusal."""
+    validate: Callable[[Any], object] = lambda config: None
+    """verl's own check of a composed configuration (OmegaConf), which raises for a refusal; it imports verl."""
 
     # Its engines
     engines_without_options: tuple[str, ...] = ()

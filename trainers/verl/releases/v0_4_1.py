@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -29,15 +28,9 @@ def _derived(workload: Workload, seed: int) -> DerivedSettings:
     }
 
 
-def _validation() -> Callable[[Any], object]:
-    check = hooks.CHECK.get()
-
-    def validate(config: Any) -> None:
-        reference = config.actor_rollout_ref.actor.use_kl_loss or config.algorithm.use_kl_in_reward
-        trainer = SimpleNamespace(config=config, use_reference_policy=reference, use_critic=False)
-        check(trainer)
-
-    return validate
+def _validate(config: Any) -> None:
+    reference = config.actor_rollout_ref.actor.use_kl_loss or config.algorithm.use_kl_in_reward
+    hooks.CHECK.get()(SimpleNamespace(config=config, use_reference_policy=reference, use_critic=False))
 
 
 def _context(case: Case, model: ModelFacts) -> tuple[str, str]:
@@ -52,7 +45,6 @@ V0_4_1 = Release(
     "0.4.1",
     job_keys=(*JOB_KEYS, "ray_init.num_cpus"),
     reward_key="custom_reward_function",
-    loggers=("console", "wandb"),  # none of its loggers writes a file
     sums_micro_batch=("dr_grpo",),
     derived=_derived,
     # rollout.seed would become the seed of every single request: all prompts would draw the same random numbers.
@@ -69,7 +61,7 @@ V0_4_1 = Release(
         f"{ROLLOUT}.free_cache_engine": True,
         f"{ROLLOUT}.tensor_model_parallel_size": 2,
     },
-    validation=_validation,
+    validate=_validate,
     engines_without_options=("sglang",),
     serves=False,
     context=_context,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -37,15 +36,10 @@ def _derived(workload: Workload, seed: int) -> DerivedSettings:
     }
 
 
-def _validation() -> Callable[[Any], object]:
-    check, as_dataclass = hooks.VALIDATE.get(), hooks.AS_DATACLASS.get()
-
-    def validate(config: Any) -> None:
-        reference = config.actor_rollout_ref.actor.use_kl_loss or config.algorithm.use_kl_in_reward
-        check(config, use_reference_policy=reference, use_critic=False)
-        as_dataclass(config.actor_rollout_ref.rollout)  # the actor's is part of the check
-
-    return validate
+def _validate(config: Any) -> None:
+    reference = config.actor_rollout_ref.actor.use_kl_loss or config.algorithm.use_kl_in_reward
+    hooks.VALIDATE.get()(config, use_reference_policy=reference, use_critic=False)
+    hooks.AS_DATACLASS.get()(config.actor_rollout_ref.rollout)  # the actor's is part of the check
 
 
 V0_9_1 = Release(
@@ -56,7 +50,6 @@ V0_9_1 = Release(
     ),
     # It also composes the key of 0.4.1, and may ignore it.
     reward_key="reward.custom_reward_function",
-    loggers=("console", "wandb", "file"),
     derived=_derived,
     reserved_keys={
         **RESERVED_KEYS,
@@ -75,7 +68,7 @@ V0_9_1 = Release(
         f"{ROLLOUT}.free_cache_engine": True,
         f"{ROLLOUT}.tensor_model_parallel_size": 2,
     },
-    validation=_validation,
+    validate=_validate,
     context=partial(context_by_length, sources={"vllm": f"{_VLLM}:1107 and :593", "sglang": f"{_SGLANG}:170 and :588"}),
     storage_units=8,
 )

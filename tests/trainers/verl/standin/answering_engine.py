@@ -1,4 +1,7 @@
-"""An engine that answers at random and sometimes fails, and an actor that writes random log-probabilities."""
+"""An engine that answers at random and sometimes fails, and an actor that writes random log-probabilities.
+
+More is verl 0.9.1's own than beside workers.py: agent loops, reward workers and the queue between them, too.
+"""
 
 import asyncio
 import os
@@ -84,4 +87,10 @@ def patch(module):
         trainer.checkpoint_manager = nothing
         trainer._load_checkpoint()
 
+    def fit(trainer, *args):
+        print(f"looks for responses every {trainer.replay_buffer.poll_interval} s", flush=True)
+        own_fit(trainer, *args)
+
+    own_fit = module.PPOTrainer.fit
     module.PPOTrainer._setup = setup
+    module.PPOTrainer.fit = fit
