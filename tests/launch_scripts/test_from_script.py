@@ -16,7 +16,6 @@ from common.errors import UserError
 from tests.attempts import ROOT, job_environment
 from tests.launch_scripts.parsed_arguments import NOT_HERE
 from tests.patience import run as run_patiently
-from tests.trainers import article
 from tests.trainers.composed import composed_by
 from tests.trainers.verl.tiers import SECOND
 from trainers.verl.given import TABLE
@@ -26,68 +25,10 @@ from workflow.config.plan import load_plan
 from workflow.launch_scripts.launch import read_launch_script
 from workflow.slurm.site import read_site
 
-SCRIPTS = Path(__file__).parent / "scripts"
-ARTICLE = """\
-#!/bin/bash
-#SBATCH --job-name=grpo-test
-#SBATCH -p P08
-#SBATCH --nodelist=gpu73
-#SBATCH --gres=gpu:8
-#SBATCH --cpus-per-task=180
-#SBATCH --time=20:00:00
-#SBATCH --output=logs/slurm-%j.out
-
-module reset
-module load nccl/2.22.3
-module load hpcx/2.18.1-gcc-cuda12/hpcx-mt
-source /apps/miniconda3/etc/profile.d/conda.sh
-export CONDA_PATH="~/conda_env_sglang124"
-conda deactivate
-conda activate $CONDA_PATH
-mkdir -p ~/training/grpo
-cd ~/training/grpo
-export NCCL_SOCKET_IFNAME=enp25s0np0
-export NVTE_FUSED_ATTN=1
-export CUDA_VISIBLE_DEVICES=0,1,2,3,4,5,6,7
-unset ROCR_VISIBLE_DEVICES
-ulimit -v unlimited
-export WANDB_ENTITY="a-team"
-export CUDA_LAUNCH_BLOCKING=1
-export SGL_DISABLE_TP_MEMORY_INBALANCE_CHECK=True  # as SGLang advises
-
-PYTHONUNBUFFERED=1 python -m verl.trainer.main_ppo \\
-{} 2>&1 | tee verl_demo.log
-"""
-# The page's five command lines: a server on one of eight GPUs, eight engines beside the trainer, one GPU with and
+# Those of ms-swift are a page's: a server on one of eight GPUs, eight engines beside the trainer, one GPU with and
 # without vLLM, and DAPO.
-_PAGE = (
-    "swift rlhf --rlhf_type grpo --torch_dtype bfloat16 --num_train_epochs 1 --save_steps 200 --logging_steps 5 \\\n"
-)
-_EIGHT = "CUDA_VISIBLE_DEVICES=0,1,2,3,4,5,6,7 NPROC_PER_NODE={} " + _PAGE + (
-    "--model Qwen/Qwen2.5-7B --reward_funcs accuracy format --use_vllm true --vllm_device auto --train_type full "
-    "--vllm_gpu_memory_utilization {} --vllm_max_model_len 8192 --num_infer_workers {} --deepspeed zero2 "
-    "--dataset 'AI-MO/NuminaMath-TIR#5000' --max_completion_length 2048 --max_length 4096 --learning_rate 1e-6 "
-    "--per_device_train_batch_size 1 --gradient_accumulation_steps 2 --warmup_ratio 0.05 --num_generations {} "
-    "--temperature 0.9 --system 'examples/prompt.txt' --output_dir output --log_completions true {}\n"
-)  # fmt: skip
-_ONE = "CUDA_VISIBLE_DEVICES=0 " + _PAGE + (
-    "--model Qwen/Qwen2.5-7B --reward_funcs accuracy format --train_type lora --lora_rank 8 --lora_alpha 32 "
-    "--target_modules all-linear --dataset 'AI-MO/NuminaMath-TIR#1000' --max_completion_length 1024 --max_length 2048 "
-    "--per_device_train_batch_size 4 --gradient_accumulation_steps 1 --num_generations 4 --learning_rate 1e-5 {}\n"
-)  # fmt: skip
-SWIFT = {
-    "a server": _EIGHT.format(7, 0.7, 1, 7, ""),
-    "colocated": _EIGHT.format(8, 0.5, 8, 8, "--sleep_level 1 --offload_model true --gc_collect_after_offload true"),
-    "one GPU": _ONE.format(""),
-    "one GPU, vLLM": _ONE.format("--use_vllm true --vllm_gpu_memory_utilization 0.5 --sleep_level 1"),
-    "DAPO": "export NPROC_PER_NODE=8 WANDB_API_KEY=xxx\n" + _PAGE + (
-        "--model Qwen/Qwen2.5-1.5B --reward_funcs accuracy soft_overlong --max_completion_length 4096 "
-        "--soft_cache_length 819 --epsilon 0.2 --epsilon_high 0.28 --dynamic_sample true --overlong_filter true "
-        "--max_resample_times 3 --use_vllm true --vllm_gpu_memory_utilization 0.6 --num_infer_workers 8 "
-        "--train_type full --dataset 'AI-MO/NuminaMath-TIR#5000' --per_device_train_batch_size 4 --learning_rate 1e-6 "
-        "--num_generations 8 --temperature 1.0 --top_p 1.0 --deepspeed zero2 --report_to tensorboard wandb\n"
-    ),
-}  # fmt: skip
+SCRIPTS = Path(__file__).parent / "scripts"
+ARTICLE = json.loads((ROOT / "tests/trainers/article.json").read_text(encoding="utf-8"))["script"]
 
 
 @pytest.fixture(autouse=True)
@@ -98,8 +39,9 @@ def here(tmp_path, monkeypatch):
 
 
 def article_script():
-    values = {key: f"[{','.join(v)}]" if isinstance(v, list) else v for key, v in article.SCRIPT.items()}
-    return ARTICLE.format(" \\\n".join(f" {key}={value}" for key, value in values.items()))
+    values = {key: f"[{','.join(v)}]" if isinstance(v, list) else v for key, v in ARTICLE.items()}
+    settings = " \\\n".join(f" {key}={value}" for key, value in values.items())
+    return (SCRIPTS / "article.sh").read_text(encoding="utf-8").format(settings)
 
 
 def written(text, *arguments):
@@ -147,7 +89,7 @@ def test_the_articles_script_becomes_the_experiment_that_was_written_by_hand():
         del wanted[placed]
     assert raw["workload"].items() >= wanted.items()
     assert raw["workload"]["rewards"] == [
-        {"source": article.SCRIPT["custom_reward_function.path"], "function": "compute_score", "signature": "verl"}
+        {"source": ARTICLE["custom_reward_function.path"], "function": "compute_score", "signature": "verl"}
     ]
     options = raw["shared"]["verl"]["options"]
     # What 0.4.1 lacks and later releases have is set in all of them.
@@ -239,11 +181,9 @@ _OTHERWISE = {
 
 @pytest.mark.parametrize("trainer", [pytest.param("swift", marks=pytest.mark.full("ms-swift imports slowly")), "trl"])
 def test_the_trainers_own_parser_reads_the_same_and_the_list_names_every_difference(trainer, here, stack_python):
-    scripts = SWIFT if trainer == "swift" else {"trl": (SCRIPTS / "trl.sh").read_text(encoding="utf-8")}
     cases, lists = {}, {}
-    for name, text in scripts.items():
-        Path("run.sh").write_text(text, encoding="utf-8")
-        read, plan = planned(Path("run.sh"))
+    for file in sorted(SCRIPTS.glob(f"{trainer}*.sh")):
+        read, plan, name = *planned(file), file.stem
         launch = read.trainer.launch
         assert launch is not None and read.trainer.name == trainer
         cases |= {f"{name}, ours": own_arguments(plan), f"{name}, theirs": launch.settings(read.words, read.around, "")}
@@ -257,7 +197,7 @@ def test_the_trainers_own_parser_reads_the_same_and_the_list_names_every_differe
 
 
 def test_the_pages_command_lines_are_experiments():
-    raw, said = written(SWIFT["a server"])
+    raw, said = _written(SCRIPTS / "swift-server.sh")
     assert raw["arms"]["vllm"]["options"].items() >= {"vllm_mode": "server", "vllm_data_parallel_size": 1}.items()
     workload = raw["workload"]
     assert (workload["batch_size"], workload["gpus_per_node"], workload["num_generations"]) == (14, 8, 7)
@@ -266,7 +206,7 @@ def test_the_pages_command_lines_are_experiments():
     assert "next: write the commit of Qwen/" in said
     for path in Path().glob("*.yaml"):
         path.unlink()
-    raw, said = written(SWIFT["DAPO"])
+    raw, said = _written(SCRIPTS / "swift-dapo.sh")
     assert raw["workload"]["rewards"][1] == {"name": "soft_overlong", "options": {"cache_length": 819}}
     options = raw["shared"]["swift"]["options"]
     assert options.items() >= {"epsilon_high": 0.28, "dynamic_sample": True, "tuner_type": "full", "fsdp": True}.items()

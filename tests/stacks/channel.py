@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import io
 import json
@@ -10,9 +9,7 @@ import os
 import sys
 import tarfile
 import threading
-from dataclasses import dataclass, field
-from functools import partial
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from dataclasses import dataclass
 from pathlib import Path
 
 PLACEHOLDER = "/placehold" * 20
@@ -82,46 +79,14 @@ def write_python_package(folder, name, version, *, payload=0):
     return write_package(folder, name, version, files, depends=("python",))
 
 
-class _Handler(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
-
-    def __init__(self, channel, *arguments):
-        self.channel = channel
-        super().__init__(*arguments)
-
-    def do_GET(self):
-        channel = self.channel
-        path = channel.folder / self.path.lstrip("/")
-        asked = self.headers.get("Range")
-        channel.asked.append((path.name, asked))
-        channel.gate.wait()
-        if not path.is_file():
-            self.send_error(404)
-            return
-        content = path.read_bytes()
-        start = int(asked.removeprefix("bytes=").rstrip("-")) if asked else 0
-        self.send_response(206 if asked else 200)
-        if asked:
-            self.send_header("Content-Range", f"bytes {start}-{len(content) - 1}/{len(content)}")
-        self.send_header("Content-Length", str(len(content) - start))
-        self.send_header("Connection", "close")  # unsaid, the client's next request would meet the closing of this one
-        self.end_headers()
-        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
-            self.wfile.write(content[start:])
-
-    def log_message(self, format, *args):
-        pass
-
-
 @dataclass
 class Channel:
-    """A channel on loopback."""
+    """A channel on loopback; while `gate` is cleared, it holds every package back."""
 
     folder: Path
-    url: str = ""
-    asked: list[tuple[str, str | None]] = field(default_factory=list)
-    gate: threading.Event = field(default_factory=threading.Event)
-    """While it is cleared, every answer waits."""
+    url: str
+    gate: threading.Event
+    asked: threading.Event
 
     @property
     def packages(self):
@@ -140,22 +105,3 @@ class Channel:
             text += f"  url: {url or self.url}/linux-64/{path.name}\n  hash:\n"
             text += f"    md5: {hashlib.md5(content).hexdigest()}\n    sha256: {hashlib.sha256(content).hexdigest()}\n"
         (folder / "conda-lock.yml").write_text(text)
-
-
-@contextlib.contextmanager
-def serving(folder):
-    """Serves that folder as a channel until the block ends."""
-    channel = Channel(folder)
-    channel.gate.set()
-    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(_Handler, channel))
-    server.daemon_threads = True
-    channel.url = f"http://127.0.0.1:{server.server_address[1]}"
-    thread = threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True)
-    thread.start()
-    try:
-        yield channel
-    finally:
-        channel.gate.set()
-        server.shutdown()
-        server.server_close()
-        thread.join()

@@ -90,7 +90,7 @@ class _Handler(SimpleHTTPRequestHandler):
     asked: threading.Event
 
     def do_GET(self):
-        if self.path.endswith(".whl"):
+        if self.path.endswith((".whl", ".tar.bz2")):
             self.asked.set()
             self.gate.wait()
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # the builder was killed
@@ -102,6 +102,25 @@ class _Handler(SimpleHTTPRequestHandler):
 
     def log_message(self, format, *args):
         pass
+
+
+@contextlib.contextmanager
+def serving(folder):
+    """Serves a folder on loopback: its port, the gate of its packages (cleared, they wait), and if one was asked."""
+    gate, asked = threading.Event(), threading.Event()
+    gate.set()
+    handler = type("Handler", (_Handler,), {"gate": gate, "asked": asked})
+    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(handler, directory=str(folder)))
+    server.daemon_threads = True
+    thread = threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True)
+    thread.start()
+    try:
+        yield server.server_address[1], gate, asked
+    finally:
+        gate.set()
+        server.shutdown()
+        server.server_close()
+        thread.join()
 
 
 @dataclass
@@ -129,18 +148,8 @@ def index(tmp_path):
     """An empty index, serving until the test ends."""
     folder = tmp_path / "index"
     (folder / "simple").mkdir(parents=True)
-    gate, asked = threading.Event(), threading.Event()
-    gate.set()
-    handler = type("Handler", (_Handler,), {"gate": gate, "asked": asked})
-    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(handler, directory=str(folder)))
-    server.daemon_threads = True
-    thread = threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True)
-    thread.start()
-    yield Index(folder, f"http://{INDEX_USER}127.0.0.1:{server.server_address[1]}/simple", gate, asked)
-    gate.set()
-    server.shutdown()
-    server.server_close()
-    thread.join()
+    with serving(folder) as (port, gate, asked):
+        yield Index(folder, f"http://{INDEX_USER}127.0.0.1:{port}/simple", gate, asked)
 
 
 @dataclass

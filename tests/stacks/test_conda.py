@@ -18,8 +18,8 @@ from workflow.stacks.uv import configured_uv
 
 from .. import patience
 from ..programs import executable
-from .channel import PLACEHOLDER, serving, write_package, write_python, write_python_package
-from .conftest import PYTHON
+from .channel import PLACEHOLDER, Channel, write_package, write_python, write_python_package
+from .conftest import PYTHON, serving
 
 pytestmark = pytest.mark.full("conda layers from a channel of the tests")
 
@@ -45,8 +45,8 @@ def channel(tmp_path):
         "etc/where": PLACEHOLDER + "/etc\n",
     }
     write_package(folder, "cuda-nvcc", "12.4.131", nvcc, depends=("python",))
-    with serving(tmp_path / "channel") as served:
-        yield served
+    with serving(tmp_path / "channel") as (port, gate, asked):
+        yield Channel(tmp_path / "channel", f"http://127.0.0.1:{port}", gate, asked)
 
 
 WISHES = [f"python {PYTHON}.*", "cuda-nvcc 12.4.*", "rbt-conda"]
@@ -114,9 +114,9 @@ def test_a_conda_layer_is_installed_checked_and_recorded(layered, channel):
     assert inside["PATH"] == f"{folder}/env/bin:/bin" and inside["HOME"] == "/h"
     assert inside["RBT_ACTIVATED"] == f"{real}/etc"
 
-    asked = len(channel.asked)
+    channel.asked.clear()
     again = layered.build()
-    assert again.returncode == 0 and again.stderr == "" and len(channel.asked) == asked
+    assert again.returncode == 0 and again.stderr == "" and not channel.asked.is_set()
 
 
 def verdict_versions(channel):
@@ -166,8 +166,9 @@ def fake_nvcc(folder, release):
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
 def test_an_interrupted_conda_build_leaves_nothing_that_counts(layered, channel, number):
     channel.gate.clear()
+    channel.asked.clear()
     builder = layered.start("build", "tiny", "--stacks-dir", str(layered.stacks))
-    patience.until(lambda: channel.asked, builder.pid)
+    patience.until(channel.asked.is_set, builder.pid)
     builder.send_signal(number)
     patience.until(lambda: builder.poll() is not None, builder.pid)
     assert builder.returncode == {signal.SIGKILL: -9, signal.SIGTERM: 143}[number]

@@ -13,6 +13,7 @@ from workflow.stacks import build
 from workflow.stacks.build import GIB_PER_JOB, build_settings, jobs_at_once
 from workflow.stacks.definition import load_stack
 
+from ..planted import INDEX_USER
 from ..programs import executable
 from .conftest import write_wheel
 
@@ -89,7 +90,7 @@ def kernel(site, index, tmp_path):
     """A locked stack of a wheel and a package that is built from source for CUDA 12.4; the machine has no nvcc."""
     index.add(write_wheel(tmp_path / "wheels", "rbt-alpha", "1.0"))
     index.add(write_sdist(tmp_path / "wheels"))
-    folder = site.write_stack("rbt-alpha\nrbt-kernel\n", extra=EXTRA.replace("URL", index.url))
+    folder = site.write_stack("rbt-alpha\nrbt-kernel\n", extra=EXTRA.replace("URL", index.url.replace(INDEX_USER, "")))
     stack = folder / "stack.yaml"
     stack.write_text(stack.read_text().replace("accelerator: cpu", "accelerator: cuda"))
     (folder / "uv.toml").write_text(

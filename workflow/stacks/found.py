@@ -198,57 +198,48 @@ def _read(python: Path) -> dict[str, Any]:
 
 def _trainer(found: Mapping[str, Any], given: str | None) -> Trainer:
     driven = {one.name: one for one in trainers() if one.driver is not None and not brings_work(one.name)}
-    names = {name: [one.distribution] for name, one in driven.items() if one.trains}
-    if given is not None:
-        # A replay has no package of its own.
-        _require_given(found, "trainer", given, {**dict.fromkeys(driven, ()), **names})
-        return driven[given]
-    there = _installed(found, names)
-    if len(there) > 1:
-        raise UserError(f"{found['prefix']} has several trainers: {_versions(there)}; name one with --trainer")
-    if not there:
-        alone = next(name for name, one in driven.items() if not one.trains)
-        unseen = f"packages in {found['of_user']} (pip install --user) and" if found["of_user"] else "packages in"
-        raise UserError(
-            f"{found['prefix']} has no trainer ({', '.join(names)}; {unseen} PYTHONPATH are not seen); install one "
-            f"there, or run an engine alone: --trainer {alone}"
-        )
-    return driven[next(iter(there))]
+    # A replay has no package of its own.
+    packages = {name: [one.distribution] if one.trains else [] for name, one in driven.items()}
+    if chosen := _chosen(found, "trainer", packages, given):
+        return driven[chosen]
+    alone = next(name for name in packages if not packages[name])
+    unseen = f"packages in {found['of_user']} (pip install --user) and" if found["of_user"] else "packages in"
+    raise UserError(
+        f"{found['prefix']} has no trainer ({', '.join(filter(packages.get, packages))}; {unseen} PYTHONPATH are not "
+        f"seen); install one there, or run an engine alone: --trainer {alone}"
+    )
 
 
 def _engine(found: Mapping[str, Any], trainer: Trainer, given: str | None) -> Engine:
-    names = {one: list(engine_named(one).packages) for one in trainer.engines}
+    packages = {one: list(engine_named(one).packages) for one in trainer.engines}
+    # One that every trainer brings counts where there is no other.
+    beside = {name: packages[name] for name in packages if not engine_named(name).in_trainer}
+    chosen = None if given else _chosen(found, "engine", beside, None)
+    if chosen := chosen or _chosen(found, "engine", packages, given, f" of {trainer.name}"):
+        return engine_named(chosen)
+    raise UserError(f"{found['prefix']} has no engine of {trainer.name} ({', '.join(packages)}); install one there")
+
+
+def _chosen(
+    found: Mapping[str, Any], what: str, packages: Mapping[str, Sequence[str]], given: str | None, of: str = ""
+) -> str | None:
+    """The given one, or the one whose package is there and is required by no other; None if there is none.
+
+    UserError for one that is unknown or is not there, and for several.
+    """
+    there = {name: one for name, options in packages.items() for one in options if one in found["packages"]}
     if given is not None:
-        _require_given(found, "engine", given, names, of=f" of {trainer.name}")
-        return engine_named(given)
-    every = _installed(found, names, every=True)
-    own = _installed(found, {name: names[name] for name in names if not engine_named(name).in_trainer})
-    there = own or every
-    if len(there) != 1:
-        has = f"several engines: {_versions(every)}" if there else f"no engine of {trainer.name} ({', '.join(names)})"
-        raise UserError(f"{found['prefix']} has {has}; {'name one with --engine' if there else 'install one there'}")
-    return engine_named(next(iter(there)))
-
-
-def _require_given(
-    found: Mapping[str, Any], what: str, given: str, names: Mapping[str, Sequence[str]], of: str = ""
-) -> None:
-    """UserError if the given trainer or engine is unknown, or none of its packages is there."""
-    if given not in names:
-        raise UserError(f"--{what}: {unknown_name(what + of, given, names)}")
-    if names[given] and given not in _installed(found, names, every=True):
-        raise UserError(f"--{what}: {found['prefix']} has no {' or '.join(names[given])}")
-
-
-def _installed(found: Mapping[str, Any], names: Mapping[str, Sequence[str]], every: bool = False) -> dict[str, str]:
-    """The versions of those whose package is there; unless `every`, without those that another of them requires."""
-    packages = {name: package for name, options in names.items() for package in options if package in found["packages"]}
-    needed = {need for package in packages.values() for need in found["requires"].get(package, [])}
-    return {name: found["packages"][package] for name, package in packages.items() if every or package not in needed}
-
-
-def _versions(there: Mapping[str, str]) -> str:
-    return ", ".join(f"{name} {version}" for name, version in there.items())
+        if given not in packages:
+            raise UserError(f"--{what}: {unknown_name(what + of, given, packages)}")
+        if packages[given] and given not in there:
+            raise UserError(f"--{what}: {found['prefix']} has no {' or '.join(packages[given])}")
+        return given
+    required = {need for package in there.values() for need in found["requires"].get(package, [])}
+    left = {name: found["packages"][package] for name, package in there.items() if package not in required}
+    if len(left) > 1:
+        listed = ", ".join(f"{name} {version}" for name, version in left.items())
+        raise UserError(f"{found['prefix']} has several {what}s: {listed}; name one with --{what}")
+    return next(iter(left), None)
 
 
 def _accelerator(found: Mapping[str, Any]) -> dict[str, str]:

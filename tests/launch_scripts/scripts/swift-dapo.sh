@@ -1,0 +1,3 @@
+export NPROC_PER_NODE=8 WANDB_API_KEY=xxx
+swift rlhf --rlhf_type grpo --torch_dtype bfloat16 --num_train_epochs 1 --save_steps 200 --logging_steps 5 \
+--model Qwen/Qwen2.5-1.5B --reward_funcs accuracy soft_overlong --max_completion_length 4096 --soft_cache_length 819 --epsilon 0.2 --epsilon_high 0.28 --dynamic_sample true --overlong_filter true --max_resample_times 3 --use_vllm true --vllm_gpu_memory_utilization 0.6 --num_infer_workers 8 --train_type full --dataset 'AI-MO/NuminaMath-TIR#5000' --per_device_train_batch_size 4 --learning_rate 1e-6 --num_generations 8 --temperature 1.0 --top_p 1.0 --deepspeed zero2 --report_to tensorboard wandb

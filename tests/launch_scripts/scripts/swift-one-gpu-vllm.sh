@@ -1,0 +1,2 @@
+CUDA_VISIBLE_DEVICES=0 swift rlhf --rlhf_type grpo --torch_dtype bfloat16 --num_train_epochs 1 --save_steps 200 --logging_steps 5 \
+--model Qwen/Qwen2.5-7B --reward_funcs accuracy format --train_type lora --lora_rank 8 --lora_alpha 32 --target_modules all-linear --dataset 'AI-MO/NuminaMath-TIR#1000' --max_completion_length 1024 --max_length 2048 --per_device_train_batch_size 4 --gradient_accumulation_steps 1 --num_generations 4 --learning_rate 1e-5 --use_vllm true --vllm_gpu_memory_utilization 0.5 --sleep_level 1
