@@ -98,12 +98,12 @@ def test_a_broken_row_has_no_value_and_other_rows_keep_theirs(name, tmp_path, ca
 
 
 def test_a_value_that_is_no_number_costs_no_further_call(tmp_path):
-    """A judge that answers all completions of a step at once is not asked about each again."""
+    """A judge that answers all completions of a step at once is not asked about each again. None is an answer."""
     code = "calls = 0\ndef score(completions):\n    global calls\n    calls += 1\n"
-    code += "    return [float('nan'), *[float(calls)] * (len(completions) - 1)]\n"
+    code += "    return [float('nan'), None, *[float(calls)] * (len(completions) - 2)]\n"
     reward = RewardProgram(own(code), tmp_path / "failures.jsonl")
     for call in (1.0, 2.0):
-        assert reward.score([Response("a")] * 3) == ([None, call, call], 1)
+        assert reward.score([Response("a")] * 3) == ([None, None, call], 1)
     reward.close()
 
 
@@ -278,6 +278,11 @@ def compute_score(data_source, solution_str, ground_truth):
 
 def test_each_response_of_verls_signature_has_the_whole_time_and_no_alarm_of_the_one_before(program):
     assert program(own(FORGETS, "compute_score", timeout_s=1.5)).score([Response("a")] * 3) == ([0.0] * 3, 0)
+
+
+def test_a_response_that_was_cut_off_is_one(program):
+    code = "def score(completions, cut_off):\n    return [float(one) for one in cut_off]\n"
+    assert program(own(code)).call([Response("a"), Response("b", complete=False)]) == [0.0, 1.0]
 
 
 @pytest.mark.parametrize(("signature", "length"), [("trl", 1.0), ("swift", 2.0), ("rolloutbench", 2.0), (None, 2.0)])

@@ -214,22 +214,13 @@ def _steps(engine: ReplayEngine, policy: Any, work: _Work, limit_setting: str, s
             "replay/max_length": max(wanted),
             "replay/idle_share": idle_share(wanted, int(limit)),
         }
-        append_json_line(work.log, _line(step, phases, scalars, wanted))
+        samples = {"response_length": wanted}
+        line = MetricsLine(step=step, time=time.time(), resumed=False, phases=phases, scalars=scalars, samples=samples)
+        append_json_line(work.log, line)
         seconds = phases[ROOT]
         print(f"step {step}/{steps}  {seconds:.2f} s  {sum(wanted) / seconds:.0f} tokens/s", flush=True)
         if stop.requested and step < steps:
             raise RequeueError(f"after step {step} of {steps}; a replay has no checkpoint and begins again")
-
-
-def _line(step: int, phases: Mapping[str, float], scalars: Mapping[str, float], lengths: Sequence[int]) -> MetricsLine:
-    return {
-        "step": step,
-        "time": time.time(),
-        "resumed": False,
-        "phases": dict(phases),
-        "scalars": dict(scalars),
-        "samples": {"response_length": list(lengths)},
-    }
 
 
 def _rollout(
