@@ -192,9 +192,8 @@ def _columns(workload: Mapping[str, Any]) -> None:
     if "prompt_column" not in data:
         data["prompt_column"], data["answer_column"] = usual_columns(known)
     taken = {name for reward in workload["rewards"] for name in _parameters(reward)}
-    # verl's functions take what else a row has in this mapping.
-    more = [name for name in known if name in taken and name not in (data["prompt_column"], data["answer_column"])]
-    if more := [name for name in more if name not in (*ARGUMENTS, *ROW)]:
+    others = (data["prompt_column"], data["answer_column"], *ARGUMENTS, *ROW)
+    if more := [name for name in known if name in taken and name not in others]:
         data["columns"] = more
 
 
