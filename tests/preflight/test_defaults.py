@@ -5,7 +5,7 @@ import json
 import pytest
 
 from common.errors import UserError
-from tests.trainers.verl.conftest import verl_python  # noqa: F401 (a fixture)
+from tests.trainers.verl.environments import build
 from trainers.verl.given import parsed, value_of
 from workflow.preflight import require_possible
 from workflow.preflight.cases import settings_request, settings_requests
@@ -16,16 +16,12 @@ from .plans import ARTICLE, EQUAL, ROLLOUT, as_composed, looked_at, planned
 
 @pytest.mark.full("libraries of a stack")
 @pytest.mark.parametrize("raw", [ARTICLE, EQUAL], ids=["0.4.1", "0.9.1"])
-def test_what_the_stack_composes_tells_the_same_findings(
-    raw,
-    verl_python,  # noqa: F811
-    tmp_path,
-):
+def test_what_the_stack_composes_tells_the_same_findings(raw, tmp_path):
     """The tests' stand-in of verl's configuration leads to the findings that verl's own composed settings lead to."""
     plan = planned(raw)
     composed = {}
     for one, run in settings_requests(plan).items():
-        python = verl_python(run.spec["trainer_args"]["version"])
+        python = build(run.spec["trainer_args"]["version"])
         stack = tmp_path / one
         stack.mkdir()
         (stack / "env").symlink_to(python.parents[1])

@@ -39,11 +39,11 @@ def check_samples(folder, steps):
         assert [one["prompt"] for one in line["samples"]] == [one["prompt"] for one in lines[0]["samples"]]
 
 
-def test_rewards_come_by_way_of_the_queue_and_lost_completions_are_told(verl_python, warm_verl, tmp_path, monkeypatch):
+def test_rewards_come_by_way_of_the_queue_and_lost_completions_are_told(warm_verl, tmp_path, monkeypatch):
     engine = {"verl.trainer.ppo.v1.trainer_base": ("answering_engine", "patch")}
     monkeypatch.setattr(attempts, "STANDIN", engine)
     monkeypatch.setitem(attempts.OPTIONS, "0.9.1", ONE_OF_EACH)
-    bench = attempts.Bench("0.9.1", verl_python("0.9.1"), warm_verl("0.9.1"), tmp_path)
+    bench = attempts.Bench("0.9.1", warm_verl("0.9.1"), tmp_path)
     bench.make_inputs()
     (tmp_path / "fail-once").touch()
     with attempts.ray_of(bench):

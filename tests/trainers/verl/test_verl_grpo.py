@@ -24,6 +24,7 @@ from workflow.job.rendezvous import TaskSetup
 
 from ... import patience
 from ...attempts import order_attempt, read_lines
+from .environments import build
 from .tiers import RELEASES
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -50,10 +51,10 @@ LEAST_CPUS = {"0.4.1": 1 + 2, "0.9.1": 1 + 1 + 3 * 2}
 
 
 class Bench:
-    """One version's Pythons, inputs and Ray cluster, in a folder of its own; attempts are forks of the `warm` one."""
+    """One version's inputs and Ray cluster, in a folder of its own; attempts are forks of its `warm` Python."""
 
-    def __init__(self, version, python, warm, folder):
-        self.version, self.python, self.warm, self.folder = version, python, warm, folder
+    def __init__(self, version, warm, folder):
+        self.version, self.warm, self.folder = version, warm, folder
         self.inputs = folder / "inputs" / "inputs.json"
         self.ray = {}
         self.jobs = {}
@@ -115,7 +116,7 @@ def ray_of(bench):
     setup = TaskSetup(
         place=Place.from_environment({"SLURM_MEM_PER_NODE": "320"}, cpus=LEAST_CPUS[bench.version]),
         folder=bench.folder / "nodes",
-        python=bench.python,
+        python=build(bench.version),
         environment=bench.environment(),
         cwd=ROOT,
         log=bench.folder / "ray.log",
@@ -128,8 +129,8 @@ def ray_of(bench):
 
 
 @pytest.fixture(scope="module", params=RELEASES)
-def bench(request, verl_python, warm_verl, tmp_path_factory):
-    made = Bench(request.param, verl_python(request.param), warm_verl(request.param), tmp_path_factory.mktemp("verl"))
+def bench(request, warm_verl, tmp_path_factory):
+    made = Bench(request.param, warm_verl(request.param), tmp_path_factory.mktemp("verl"))
     made.make_inputs()
     with ray_of(made):
         yield made
