@@ -12,7 +12,7 @@ from common.errors import UserError
 from common.messages import did_you_mean, join_first
 from common.verdicts import count_of
 from node.hub import source_kind
-from workflow.config.finished_before import take_over
+from workflow.config.finished_before import paths_of, take_over
 from workflow.config.imports import is_remote, local_path
 from workflow.config.plan import Plan
 from workflow.config.planned_run import PlannedRun
@@ -21,7 +21,6 @@ from workflow.head.train_rule import require_requests
 from workflow.preflight import require_possible
 from workflow.preflight.cases import first_of_each_case
 from workflow.runs.history import finished_attempt, steps_of
-from workflow.runs.paths import RunPaths
 from workflow.slurm.site import site_of
 
 _SHOWN_SOURCES, _SHOWN_FILES = 5, 8
@@ -40,12 +39,11 @@ def require_requests_of(workflow: Any, train: str, plan: Plan, starts: bool = Fa
 
 def _unfinished(plan: Plan) -> list[PlannedRun]:
     """The runs that are still to be trained: of one whose done.json is missing an attempt may have finished."""
-    folder = Path(plan.folder) / "runs"
     return [
         run
         for run_id, run in plan.runs.items()
         if not is_trained(plan, run_id)
-        and finished_attempt(RunPaths(folder / run_id), run.fingerprint, steps_of(run.spec)) is None
+        and finished_attempt(paths_of(plan, run_id), run.fingerprint, steps_of(run.spec)) is None
     ]
 
 

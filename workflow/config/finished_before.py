@@ -62,7 +62,7 @@ def finished_before(plan: Plan) -> dict[str, FinishedRun]:
 
     One that the plan has under its own name stands for no other: the arms of an A/A comparison are two measurements.
     """
-    folders = {run_id: _folder(plan, run_id) for run_id in plan.runs}
+    folders = {run_id: paths_of(plan, run_id) for run_id in plan.runs}
     new = {id_: work_of(run.spec) for id_, run in plan.runs.items() if not _began(folders[id_], run.fingerprint)}
     found: dict[str, list[FinishedRun]] = {work: [] for work in new.values()}
     used = set()
@@ -90,7 +90,8 @@ def left_to_make(plan: Plan, runs: Mapping[str, PlannedRun]) -> dict[str, Planne
     return {run_id: run for run_id, run in runs.items() if run_id not in _named[plan.folder]}
 
 
-def _folder(plan: Plan, run_id: str) -> RunPaths:
+def paths_of(plan: Plan, run_id: str) -> RunPaths:
+    """Where a planned run lies in its experiment's folder."""
     return RunPaths(Path(plan.folder) / "runs" / run_id)
 
 
@@ -117,7 +118,7 @@ def take_over(plan: Plan) -> None:
     found = finished_before(plan)
     for run_id, one in dict(found).items():
         try:
-            _take(one, _folder(plan, run_id), plan.runs[run_id].spec)
+            _take(one, paths_of(plan, run_id), plan.runs[run_id].spec)
         except OSError as error:
             del found[run_id]
             why = f"its files cannot be copied ({error.strerror or error}), and it is trained"

@@ -10,11 +10,10 @@ from typing import Any
 
 from common.files import write_json
 from common.verdicts import FIRST_LOOK, looks_so_far, resolving_look
-from workflow.config.finished_before import left_to_make
+from workflow.config.finished_before import left_to_make, paths_of
 from workflow.config.plan import Plan
 from workflow.config.planned_run import PlannedRun
 from workflow.runs.history import read_object
-from workflow.runs.paths import RunPaths
 
 
 def pairs_wanted(plan: Plan, look: Callable[[int], Mapping[str, Any]]) -> int:
@@ -46,7 +45,7 @@ def wanted_runs(plan: Plan, checkpoints: Any, dry: bool = False) -> dict[str, Pl
 
 def is_trained(plan: Plan, run_id: str) -> bool:
     """Whether a run has finished as the plan declares it."""
-    done = read_object(RunPaths(Path(plan.folder) / "runs" / run_id).done)
+    done = read_object(paths_of(plan, run_id).done)
     return bool(done.get("fingerprint") == plan.runs[run_id].fingerprint)
 
 
@@ -91,7 +90,7 @@ def withdraw_old(plan: Plan) -> None:
     if file.exists() and read_object(file).get("fingerprint") != plan.fingerprint:
         write_json(file, plan.as_json())
     for run_id in plan.runs:
-        if RunPaths(Path(plan.folder) / "runs" / run_id).done.exists() and not is_trained(plan, run_id):
+        if paths_of(plan, run_id).done.exists() and not is_trained(plan, run_id):
             Path(clearance(plan, run_id)).unlink(missing_ok=True)
 
 
