@@ -9,7 +9,7 @@ import io
 import json
 import os
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -121,17 +121,6 @@ def server_arguments(trainer_args: Mapping[str, Any], model: Path, address: Mapp
     return parse_command(kind, settings)
 
 
-@contextlib.contextmanager
-def _unconnected() -> Iterator[None]:
-    """Within this context swift's parser for the trainer does not connect to the server."""
-    connect = hooks.CONNECT.get()
-    hooks.CONNECT.replace(lambda self: None)
-    try:
-        yield
-    finally:
-        hooks.CONNECT.replace(connect)
-
-
 def command_line(settings: Mapping[str, Any]) -> list[str]:
     """Settings as command line arguments: a list as several arguments, a mapping as JSON; null is left out."""
     arguments: list[str] = []
@@ -191,8 +180,8 @@ def resolved(trainer_args: Mapping[str, Any], rewards: Sequence[Mapping[str, Any
         settings = {"reward_weights": hf_training.reward_weights(rewards), **with_scheduler(trainer_args), **cpu}
         if uses_server(settings):
             server_arguments(settings, Path(folder), _NO_ADDRESS)
-            with _unconnected():
-                arguments = parsed(settings, {**owned, **_NO_SERVER})
+            hooks.CONNECT.replace(lambda self: None)
+            arguments = parsed(settings, {**owned, **_NO_SERVER})
         else:
             arguments = parsed(settings, owned)
     left_out = hf_training.ATTEMPT_FIELDS | cpu.keys() | _NO_SERVER.keys()
