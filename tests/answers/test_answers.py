@@ -17,6 +17,7 @@ import pandas as pd
 import pytest
 import yaml
 
+from analysis.report.content import Content
 from analysis.verdict.arm_verdict import seconds_text
 from tests.answers.reads import logs_in, put, wrong_in_log
 from tests.planted import in_text
@@ -154,12 +155,17 @@ def parent(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def answered(parent):
-    """The answer of a case, whose report is written where its tables are asked for; or to other words of it."""
+    """The answer of a case, whose report is written where its tables are asked for; or to other words of it.
+
+    The reports have no figures, which take half of their time: tests/analysis draws those.
+    """
 
     @functools.cache
     def answer(case, words=()):
         more = ["--report", REPORT] if case in WITH_TABLES and not words else ["--verdict-only"]
-        return ask(case, [*(words or case.command), *more], logs_of(case.folder, parent))
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(Content, "figures", [])
+            return ask(case, [*(words or case.command), *more], logs_of(case.folder, parent))
 
     return answer
 
@@ -226,11 +232,9 @@ def test_a_log_is_read_rightly(case, name, log, parent):
 
 
 @pytest.mark.parametrize("case", WITH_TABLES, ids=lambda case: case.folder.name)
-def test_the_numbers_of_the_tables_are_right(case, parent, monkeypatch):
-    # Most of a small report's time is the drawing of its figures.
-    monkeypatch.setattr("analysis.figures.curves.figures_of", lambda *_: [])
+def test_the_numbers_of_the_tables_are_right(answered, case, parent):
+    answered(case)
     folder = logs_of(case.folder, parent)
-    ask(case, [*case.command, "--report", "report"], folder)
     for file in sorted((case.folder / TABLES).glob("*.csv")):
         right = pd.read_csv(file, dtype=str, keep_default_na=False)
         table = pd.read_csv(folder / REPORT / "tables" / file.name, dtype=str, keep_default_na=False)
