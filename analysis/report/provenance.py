@@ -148,7 +148,7 @@ def made_of(content: Content) -> list[str]:
         for texts in zip(*((t.name, t.source) for t in content.trees), strict=True)
     )
     warmup = count_of(content.plan.warmup_steps, "step")
-    lines = {"timers": f"Timers: {names} ({sources}). Warm-up: {warmup}, set in the plan."}
+    lines = {"timers": f"Timers: {names} ({sources}). Warm-up: {warmup} of each run."}
     commit = analysed_by()
     code = f"at commit {commit}" if commit else "in a folder that is no git checkout"
     lines["code"] = f"This report was made by rolloutbench {code}."

@@ -27,9 +27,10 @@ from analysis.report.tables import (
     times,
 )
 from analysis.report.timing_tables import shown_phases, shown_speed
+from analysis.verdict.caveats import SAID
 from common.findings import EQUALITIES, LedgerRow, Preflight
 from common.messages import shortened
-from common.verdicts import Verdict, count_of
+from common.verdicts import Verdict, count_of, verdict_groups
 
 # With more settings, only the files list the equal ones.
 MOST_SETTINGS = 1000
@@ -102,6 +103,9 @@ def _records(frame: pd.DataFrame) -> list[dict[str, Any]]:
 
 
 def _phases(content: Content) -> list[Part]:
+    if {*content.tables["phases"]["path"]} <= {content.trees[0].root}:
+        why = dict.fromkeys(tree.overlap for tree in content.trees if tree.overlap)
+        return _lines([("", f"Only the whole step is known{''.join(f': {text}' for text in why)}.")])
     tables = shown_phases(content)
     parts = [Part("table", one, one.caption if at >= OPEN_TABLES else "") for at, one in enumerate(tables)]
     text = (
@@ -273,8 +277,13 @@ def _samples(content: Content) -> list[Part]:
 def _problems(content: Content) -> list[Part]:
     """The errors and warnings that are no caveat of an answer."""
     caveats = [caveat.text for one in content.arm_verdicts for caveat in one.caveats]
-    serious = [one for one in content.verdicts if one.level != "note"]
-    return _lines([_message(one) for one in serious if not any(one.text in text for text in caveats)])
+    shown = []
+    for level, code, (first, *more) in verdict_groups(content.verdicts):
+        # The answer says its own reason, and the first of those that are alike.
+        said = (caveats and code in SAID) or any(first.text in text for text in caveats)
+        if level != "note" and not said:
+            shown.append((f"{level} {code}", first.text + (f" (and {len(more)} more like it)" if more else "")))
+    return _lines(shown)
 
 
 def _provenance(content: Content) -> list[Part]:

@@ -31,6 +31,8 @@ from analysis.runs import rows_of
 from analysis.verdict.claim import UNITS
 from trainers.timers.tree import in_order
 
+# Columns of an estimate: the seconds of both, the ratio and its interval.
+SHOWN = {"baseline_s": "baseline, s", "arm_s": "arm, s", "value": "times as fast", "low": "95% from", "high": "to"}
 # Rows that are no part of the step, and their columns of tables/sums.
 OUTSIDE = {
     "Between steps": "between_steps_mean_s",
@@ -49,18 +51,18 @@ def shown_speed(content: Content) -> Table:
         record = records.setdefault(
             key, {"label": f"{row['arm']} vs {row['baseline']}", **row, **compared.get(key, {})}
         )
-        record |= {f"{row['estimate']}/{name}": row[name] for name in ("value", "low", "high")}
+        record |= {f"{row['estimate']}/{name}": row[name] for name in SHOWN}
     seconds = number(decimals(content.tables["comparison"][["baseline_step_s", "arm_step_s"]].min().min()))
-    columns = [*_of_both("step_s", "seconds a step", seconds)]
+    columns = [*_of_both("step_s", "seconds a step, as measured", seconds)]
     for name, unit in UNITS.items():
-        heads = {"value": "times as fast", "low": "95% from", "high": "to"}
-        columns += [Column(f"{name}/{key}", head, times, unit) for key, head in heads.items()]
-    columns += [*_of_both("runs", "runs", count), *_of_both("steps", "steps compared", count)]
-    columns += [*_of_both("tokens_per_s", "tokens a second", significant)]
+        # Those per step are the measured ones.
+        heads = {key: head for key, head in SHOWN.items() if name == EQUAL_WORK or not key.endswith("_s")}
+        shown = {key: seconds if key.endswith("_s") else times for key in heads}
+        columns += [Column(f"{name}/{key}", head, shown[key], unit) for key, head in heads.items()]
+    columns += [*_of_both("runs", "runs", count), *_of_both("steps", "steps of all runs", count)]
+    columns += [*_of_both("tokens_per_s", "response tokens a second, of all GPUs", significant)]
     caption = f"Seconds over the steps that are compared, and how many times as fast as {content.plan.baseline}"
-    at_equal_work = (estimates.loc[estimates["estimate"] == EQUAL_WORK, "value"] > 0).any()
-    note = "Seconds a step are as measured; the verdict has them at equal response lengths." if at_equal_work else ""
-    return shown_table("speed", caption, "arms", columns, list(records.values()), note)
+    return shown_table("speed", caption, "arms", columns, list(records.values()))
 
 
 def _of_both(name: str, group: str, show: Any) -> tuple[Column, Column]:

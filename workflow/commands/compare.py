@@ -7,11 +7,10 @@ import json
 import re
 import sys
 import webbrowser
-from collections.abc import Container, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import pyarrow as pa
 import pyarrow.compute as pc
 import yaml
 
@@ -19,6 +18,7 @@ from analysis.imports.import_run import with_hashes, write_facts
 from analysis.imports.one_run import ONE_RUN
 from analysis.imports.which_tree import NEAREST
 from analysis.published_means import published, published_file, published_lines
+from analysis.report.arm_lines import arm_lines, of_results, rows_of_kind
 from analysis.report.content import Content
 from analysis.runs import LEFT_OUT, Run
 from analysis.sources.plain_table import COLUMNS_TAKEN
@@ -28,12 +28,9 @@ from common.errors import UserError
 from common.files import write_json, write_text_at
 from common.messages import unknown_name
 from common.shown import shown, shown_lines
-from common.verdicts import count_of
 from engines import UNKNOWN
 from trainers.logs.hf_rows import SUPERVISED, TIMES_FROM_BARS
-from trainers.logs.record import STEPS_LOGGED
-from trainers.registry import trainer_named, trainers
-from trainers.timers.own import MODE
+from trainers.registry import trainers
 from workflow.commands.compared_arms import ComparedArm, arms_of, detect, download_all, name_arms, require_release
 from workflow.commands.compared_runs import compared_content, divide
 
@@ -139,13 +136,13 @@ def _answer(content: Content, arms: Sequence[ComparedArm], args: argparse.Namesp
     taken = [_without_source(verdict.text, arms) for verdict in read if verdict.code in READ_AS]
     taken += [f"{verdict.text}." for verdict in read if verdict.code == ONE_RUN]
     # Of a single result all doubts are told: there is no verdict whose caveats they would be.
-    results = any(_of_results(run) for run in content.runs)
+    results = any(of_results(run) for run in content.runs)
     told = [f"{verdict.text}." for verdict in read if results and verdict.level != "note"]
     if (args.step_seconds or args.unit) and not any(verdict.code == COLUMNS_TAKEN for verdict in read):
         flag = "--step-seconds" if args.step_seconds else "--unit"
         told.append(f"{flag} was not used: it is of a column of a table, and no run was read from one.")
     unnamed = _without_release(arms, content)
-    for line in (*_summary(content, unnamed), *left_out, *sentences, *dict.fromkeys(taken), *told):
+    for line in (*arm_lines(content, unnamed), *left_out, *sentences, *dict.fromkeys(taken), *told):
         _say(line, args)
 
     def as_markdown() -> str:
@@ -203,69 +200,13 @@ def _not_in_logs(arms: Sequence[ComparedArm], content: Content, unnamed: Sequenc
 def _without_release(arms: Sequence[ComparedArm], content: Content) -> dict[str, Run]:
     """A run of each arm whose logs do not name their release, though its timers depend on it."""
     # Of a log with the step's seconds alone, every release says the same.
-    divided = {run.arm: run for run in content.runs if len(pc.unique(_rows(run, "phase")["name"])) > 1}
+    divided = {run.arm: run for run in content.runs if len(pc.unique(rows_of_kind(run, "phase")["name"])) > 1}
     return {arm.name: divided[arm.name] for arm in arms if arm.release_unknown and arm.name in divided}
 
 
 def _say(line: str, args: argparse.Namespace) -> None:
     """Print a line beside the verdict: on stderr if a program reads the verdict."""
     print(shown(line), file=sys.stderr if args.json or args.markdown else sys.stdout, flush=True)
-
-
-def _summary(content: Content, unnamed: Container[str]) -> list[str]:
-    """A line per arm: its timer tree, engine, runs and steps; `unnamed` are those without a named release."""
-    lines = []
-    for name, arm in content.plan.arms.items():
-        own = [run for run in content.runs if run.arm == name]
-        if own:
-            scalars = [_rows(run, "scalar") for run in own]
-            steps = sum(run.done["steps"] for run in own) + int(sum(map(_more_steps, scalars)))
-            trees = ", ".join(dict.fromkeys(_source_of(run, name in unnamed) for run in own))
-            engine = "engine not in its log" if arm["engine"] == UNKNOWN else arm["engine"]
-            results = _of_results(own[0])
-            rows = f"{count_of(len(own), 'run')}, {count_of(steps, 'result' if results else 'step')}"
-            lines.append(f"{name}: {trees}, {engine}; {rows}")
-            shown_numbers = trainer_named(arm["trainer"]).logs.quantities if results else {}
-            found = (_range(scalars, name, unit) for unit, (name, *_) in shown_numbers.items())
-            if numbers := [text for text in found if text]:
-                lines.append(f"  {', '.join(numbers)}")
-    return lines
-
-
-def _rows(run: Run, kind: str) -> pa.Table:
-    """The tidy rows of one kind: step, name, value."""
-    rows = run.rows(["kind", "step", "name", "value"])
-    return rows.filter(pc.equal(rows["kind"], kind))
-
-
-def _more_steps(scalars: pa.Table) -> float:
-    """The training steps that a run's rows stand for, beside one for each row."""
-    means = scalars.filter(pc.equal(scalars["name"], STEPS_LOGGED))
-    return float(
-        sum(min(*pair) - 1 for pair in zip(means["value"].to_pylist(), means["step"].to_pylist(), strict=True))
-    )
-
-
-def _of_results(run: Run) -> bool:
-    """Whether a run has results of an engine alone, in place of steps."""
-    return trainer_named(run.tree.trainer).step_of != "step"
-
-
-def _source_of(run: Run, release_unknown: bool) -> str:
-    """What a run was read from: its timer tree, a table, or a benchmark's format."""
-    if _of_results(run):
-        return str(run.done["sources"][0]["format"])
-    if run.tree.mode == MODE:
-        return "a table"
-    series = run.tree.series
-    return run.tree.name.replace(series, f"(read as {series})", 1) if release_unknown and series else run.tree.name
-
-
-def _range(runs: Sequence[pa.Table], scalar: str, unit: str) -> str:
-    """A scalar of runs with its unit, from its lowest to its highest; empty without it."""
-    values = [value for rows in runs for value in rows.filter(pc.equal(rows["name"], scalar))["value"].to_pylist()]
-    ends = [f"{end(values):,.{3 if end(values) < 1000 else 4}g}" for end in (min, max)] if values else []
-    return f"{' to '.join(dict.fromkeys(ends))} {unit}" if ends else ""
 
 
 def _configuration(arms: Sequence[ComparedArm], args: argparse.Namespace, content: Content) -> dict[str, Any]:
