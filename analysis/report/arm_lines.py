@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Sequence
+from collections.abc import Callable, Container, Sequence
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -17,8 +17,8 @@ from trainers.registry import trainer_named
 from trainers.timers.own import MODE
 
 
-def arm_lines(content: Content, unnamed: Container[str]) -> list[str]:
-    """A line per arm: its timer tree, engine, GPUs and model, runs and steps; `unnamed` have no named release."""
+def arm_lines(content: Content, unnamed: Container[str], machine: Callable[[Run], str] = lambda run: "") -> list[str]:
+    """A line per arm: its timer tree, engine, machine, runs and steps; `unnamed` are those without a named release."""
     lines = []
     for name, arm in content.plan.arms.items():
         own = [run for run in content.runs if run.arm == name]
@@ -29,7 +29,7 @@ def arm_lines(content: Content, unnamed: Container[str]) -> list[str]:
             engine = "engine not in its log" if arm["engine"] == UNKNOWN else arm["engine"]
             results = of_results(own[0])
             rows = f"{count_of(len(own), 'run')}, {count_of(steps, 'result' if results else 'step')}"
-            lines.append("; ".join(filter(None, (f"{name}: {trees}, {engine}", _machine_of(own[0]), rows))))
+            lines.append("; ".join(filter(None, (f"{name}: {trees}, {engine}", machine(own[0]), rows))))
             shown_numbers = trainer_named(arm["trainer"]).logs.quantities if results else {}
             found = (_range(scalars, name, unit) for unit, (name, *_) in shown_numbers.items())
             if numbers := [text for text in found if text]:
@@ -37,7 +37,7 @@ def arm_lines(content: Content, unnamed: Container[str]) -> list[str]:
     return lines
 
 
-def _machine_of(run: Run) -> str:
+def machine_of(run: Run) -> str:
     """`8 x NVIDIA H100, Qwen2.5-7B`, as far as it is known."""
     setup = setup_of(run)
     gpus = f"{setup.gpus} x {setup.gpu}" if setup.gpu and setup.gpus else setup.gpu
@@ -46,8 +46,8 @@ def _machine_of(run: Run) -> str:
 
 def without_release(content: Content) -> set[str]:
     """The arms with a run whose log and import do not name a release."""
-    imported = {run: run.spec["import"] for run in content.runs if "import" in run.spec}
-    return {run.arm for run, given in imported.items() if not (given.get("version") or run.done.get("versions"))}
+    imported = [run for run in content.runs if "import" in run.spec]
+    return {run.arm for run in imported if not (run.spec["import"].get("version") or run.done.get("versions"))}
 
 
 def rows_of_kind(run: Run, kind: str) -> pa.Table:

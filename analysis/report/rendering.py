@@ -11,7 +11,7 @@ from pathlib import Path
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from analysis.report.arm_lines import arm_lines, without_release
+from analysis.report.arm_lines import arm_lines, machine_of, without_release
 from analysis.report.content import Content
 from analysis.report.sections import Part, sections
 from analysis.report.tables import Table
@@ -43,7 +43,7 @@ def html_page(content: Content) -> str:
         script=Markup(script),
         script_sha256=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
         answer=answer_of(content.arm_verdicts),
-        arm_lines=arm_lines(content, without_release(content)),
+        arm_lines=arm_lines(content, without_release(content), machine_of),
         most=SHOWN,
         picture=next((figure for figure in content.figures if figure.name == "phases"), None),
         sections=every,

@@ -103,9 +103,6 @@ def _records(frame: pd.DataFrame) -> list[dict[str, Any]]:
 
 
 def _phases(content: Content) -> list[Part]:
-    if {*content.tables["phases"]["path"]} <= {content.trees[0].root}:
-        why = dict.fromkeys(tree.overlap for tree in content.trees if tree.overlap)
-        return _lines([("", f"Only the whole step is known{''.join(f': {text}' for text in why)}.")])
     tables = shown_phases(content)
     parts = [Part("table", one, one.caption if at >= OPEN_TABLES else "") for at, one in enumerate(tables)]
     text = (
@@ -113,6 +110,9 @@ def _phases(content: Content) -> list[Part]:
         "step; all timers added up count what is nested twice. Times as fast: over the steps that both arms have. "
         '"Copy TSV" and tables/ have all digits.'
     )
+    if tables and {*content.tables["phases"]["path"]} == {content.trees[0].root}:
+        why = dict.fromkeys(tree.overlap for tree in content.trees if tree.overlap)
+        text = f"Only the whole step is known{''.join(f': {one}' for one in why)}."
     costs = shown_step_costs(content)
     return [*parts, *_lines([("", text)]), *(Part("table", one, one.caption) for one in [costs] if one.rows)]
 

@@ -33,7 +33,7 @@ from trainers.timers.tree import in_order
 
 # Columns of an estimate: the seconds of both, the ratio and its interval.
 SHOWN = {"baseline_s": "baseline, s", "arm_s": "arm, s", "value": "times as fast", "low": "95% from", "high": "to"}
-# Rows that are no part of the step, and their columns of tables/sums.
+# Rows that are no part of the step, and their columns of tables/sums; but for the first of timers, if there are any.
 OUTSIDE = {
     "Between steps": "between_steps_mean_s",
     "All timers added up": "all_timers_s",
@@ -133,10 +133,14 @@ def _of_step(content: Content, factors: str, steps: Mapping[str, Any], digits: i
             places = max(digits, -math.floor(math.log10(step.own_rounding_s)))
             text = f"{fixed(step.own_mean_s, places)} ± {fixed(step.own_rounding_s, places)}"
             rest[arm] = Cell(text, rest[arm].value)
-    yield row("No timer", "residual", own=rest, share={arm: percent(step.own_share) for arm, step in steps.items()})
-    own = {arm: seconds(s.own_sum_s) for arm, s in sums.items()}
-    yield row("Sum of own seconds", "total", own=own, share={arm: percent(s.own_sum_share) for arm, s in sums.items()})
-    for label, column in OUTSIDE.items():
+    is_timed = any(s.all_timers_s > 0 for s in sums.values())
+    if is_timed:
+        shares = [{arm: percent(s.own_share) for arm, s in steps.items()}]
+        shares += [{arm: percent(s.own_sum_share) for arm, s in sums.items()}]
+        yield row("No timer", "residual", own=rest, share=shares[0])
+        own = {arm: seconds(s.own_sum_s) for arm, s in sums.items()}
+        yield row("Sum of own seconds", "total", own=own, share=shares[1])
+    for label, column in OUTSIDE.items() if is_timed else [next(iter(OUTSIDE.items()))]:
         cells = {arm: seconds(getattr(s, column)) for arm, s in sums.items()}
         if any(cell.value for cell in cells.values()):
             yield row(label, "outside", seconds=cells)
