@@ -183,18 +183,6 @@ def compared(tmp_path, slow, quick):
     return read_content(tmp_path / "plan.json", tmp_path, None, None)
 
 
-def test_checkpoints_and_validations_that_a_step_times_are_no_part_of_it(tmp_path):
-    """How often a run saves is no property of its engine; its cost has those seconds."""
-    saved = {**PLAIN, "save_checkpoint": 50.0, "step": 59.0}
-    tested = {**PLAIN, "testing": 30.0, "step": 39.0}
-    twice = {**PLAIN, "gen": 17.0, "step": 18.0}
-    found = compared(tmp_path, [twice, twice, twice, twice, twice, twice], [PLAIN, PLAIN, saved, PLAIN, tested, PLAIN])
-    assert found.tables["comparison"][["arm_steps", "raw_speedup"]].values.tolist() == [[6, pytest.approx(2)]]
-    phases = found.tables["phases"].set_index(["arm", "path"])
-    assert phases.loc[("sglang", "step"), "mean_s"] == pytest.approx(9.0)
-    assert phases.loc[("sglang", "save_checkpoint"), "present_steps"] == 1, "shown beside the step"
-
-
 def test_a_step_that_lost_completions_counts_in_no_arm(tmp_path):
     lines = [verl_row(number, PLAIN, missing_completions=2 * (number == 2)) for number in (1, 2, 3)]
     collected(write_run(tmp_path, [lines], engine="vllm", run_id="b", arm="vllm"))

@@ -6,11 +6,11 @@ import make_results
 import numpy as np
 import pytest
 from roofline_results import trained
-from test_imported import PLAIN, imported, said, spec_of, verl_lines, wide_of, write
+from test_imported import imported, said, spec_of, wide_of, write
 
 from analysis.compared import compared
 from analysis.comparison_tables import comparison_table
-from analysis.counted import AFTER_RESUME, OTHER_WINDOW, WARMUP
+from analysis.counted import OTHER_WINDOW, WARMUP
 from analysis.planned import PlanRead
 from analysis.wide import wide_run
 
@@ -74,20 +74,6 @@ def test_a_record_that_begins_in_the_warm_up_is_warm_up(tmp_path):
     assert wide.loc[wide["left_out"] == WARMUP, "step"].tolist() == [5, 10, 5, 10] and not verdicts
     _, wide, verdicts = wide_of(tmp_path / "res", a, b, warmup=10)
     assert not verdicts
-
-
-def test_the_first_step_after_a_resume_never_counts(tmp_path):
-    saving = {**PLAIN, "save_checkpoint": 1.0, "step": 10.0}
-    again = [{**saving, "step": 900.0} if n == 0 else saving for n in range(4)]
-    texts = {"a": verl_lines([saving] * 6) + verl_lines(again, first=5), "b": verl_lines([saving] * 8)}
-    specs = [spec_of(arm, [write(tmp_path, text, f"{arm}.log")], engine="vllm") for arm, text in texts.items()]
-    for spec in specs:
-        imported(tmp_path / "res", spec)
-    _, wide, _ = wide_of(tmp_path / "res", *specs, warmup=1)
-    left_out = wide.set_index(["arm", "step"])["left_out"]
-    assert left_out["a", 5] == AFTER_RESUME and left_out["b", 5] == left_out["a", 6] == ""
-    assert comparison_of(wide, 1)[0]["raw_speedup"].tolist() == [pytest.approx(1.0)]
-    assert comparison_of(wide, 1)[0]["arm_steps"].tolist() == [6], "b's step 5 is in no comparison"
 
 
 def v1_log(tmp_path, arm, version="0.9.1", **facts):
