@@ -1,7 +1,6 @@
-"""Download a finished run from wandb's server into a cache: `python -m analysis.sources.wandb_api ENTITY/PROJECT/ID`.
+"""Downloads a finished run from wandb's server into a cache.
 
-Run it on a machine with a network when the cluster's nodes have none. Only the user can read the cache, and no key is
-written to it.
+Only the user can read the cache, and no key is written to it.
 """
 
 from __future__ import annotations
@@ -183,23 +182,17 @@ def _status(error: BaseException | None) -> int | None:
 
 @shown_output()
 def main(argv: Sequence[str] | None = None) -> int:
+    """The process of a download, which reports an error to its parent on stdout."""
     parser = argparse.ArgumentParser(prog="python -m analysis.sources.wandb_api", description=__doc__)
     parser.add_argument("name", metavar="ENTITY/PROJECT/ID")
-    parser.add_argument("--cache", type=Path, help="the folder of all downloaded runs")
-    parser.add_argument("--into", type=Path, help=argparse.SUPPRESS)
-    parser.add_argument("--first-wait-s", type=float, default=FIRST_WAIT_S, help=argparse.SUPPRESS)
-    parser.add_argument("--retries", type=int, default=RETRIES, help=argparse.SUPPRESS)
+    parser.add_argument("--into", type=Path, required=True, help="the run's folder of the cache")
+    parser.add_argument("--first-wait-s", type=float, required=True)
+    parser.add_argument("--retries", type=int, required=True)
     args = parser.parse_args(argv)
     try:
-        if args.into is not None:
-            fetch(args.name, args.into, args.first_wait_s, args.retries)
-        elif args.cache is not None:
-            print(download(args.name, args.cache))
-        else:
-            parser.error("--cache is needed")
+        fetch(args.name, args.into, args.first_wait_s, args.retries)
     except UserError as error:
-        # The downloading process reports to its parent on stdout.
-        print(f"error: {error}", file=sys.stdout if args.into is not None else sys.stderr)
+        print(f"error: {error}")
         return 1
     return 0
 
