@@ -7,31 +7,19 @@ import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from analysis.imports.import_run import CACHE, write_import
-from common.errors import UserError
-from common.files import read_json_object
 from common.messages import report_errors
-
-
-def _read_spec(given: str) -> dict[str, Any]:
-    if not given.lstrip().startswith("{"):
-        return read_json_object(Path(given), "the plan")
-    try:
-        spec: dict[str, Any] = json.loads(given)
-    except ValueError as error:
-        raise UserError(f"SPEC_JSON is not JSON ({error})") from None
-    return spec
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m analysis.imports", description="Import one run's steps.")
-    parser.add_argument("spec", metavar="SPEC_JSON", help="the run's spec as JSON, or the name of its file")
+    parser.add_argument("spec", metavar="SPEC_JSON", help="the run's spec as JSON")
     parser.add_argument("--out", type=Path, required=True, help="the steps.parquet to write, in the run's folder")
     parser.add_argument("--cache", type=Path, default=CACHE, help="the folder for downloads from wandb")
     args = parser.parse_args(argv)
-    return report_errors(lambda: print(f"{args.out}: {write_import(_read_spec(args.spec), args.out, args.cache)} rows"))
+    spec = json.loads(args.spec)
+    return report_errors(lambda: print(f"{args.out}: {write_import(spec, args.out, args.cache)} rows"))
 
 
 if __name__ == "__main__":

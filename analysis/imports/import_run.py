@@ -21,12 +21,11 @@ from analysis.imports.step_checks import (
     require_steps,
 )
 from analysis.imports.which_tree import tree_of
-from analysis.runs import SPEC_CHANGED
 from analysis.steps import ChosenStep, step_tables, write_steps
 from analysis.tokens import add_known_tokens
 from common.contracts import ImportedFile, LaterSettings, SpecFile
 from common.errors import UserError
-from common.files import file_sha256, fingerprint_of, write_bytes
+from common.files import file_sha256, write_bytes
 from common.redaction import without_secrets
 from common.verdicts import Verdict
 from engines import engine_named
@@ -237,13 +236,6 @@ def _settings_of_command(parts: Sequence[Imported]) -> dict[str, Any]:
 
 def write_import(spec: Mapping[str, Any], out: Path, cache: Path = CACHE) -> int:
     """Imports a run: writes spec.json, imported.json and `out`, its steps.parquet; returns the number of rows."""
-    for key in ("run_id", "arm", "engine", "trainer"):
-        if not isinstance(spec.get(key), str):
-            raise UserError(f"the spec's {key} must be a text (got {spec.get(key)!r}); plan the experiment again")
-    if not isinstance(facts := spec.get("import"), Mapping) or not facts.get("sources"):
-        raise UserError(f"run {spec['run_id']}: its spec has no import.sources, so it cannot be imported")
-    if spec.get("fingerprint") != fingerprint_of(spec):
-        raise UserError(SPEC_CHANGED)
     tables, imported = import_run(spec, out.parent, cache)
     write_facts(spec, imported, out.parent)
     return write_steps(tables, out)
