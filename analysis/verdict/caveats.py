@@ -221,13 +221,18 @@ def _unverified(settings: Sequence[str], every: int) -> dict[str, str]:
     if len(settings) == every:
         return {"what": "The terms", "more": ": no settings in these logs"}
     named = [name for name in settings if not name.startswith(ALL_SETTINGS)]
-    shown = [name.removeprefix("workload.").replace("_", " ").replace("gpu", "GPU") for name in named]
-    names = f" ({join_first(shown, 2)})" if named else ""
+    names = f" ({join_first([*map(_in_words, named)], 2)})" if named else ""
     if len(named) == len(settings):
         return {"what": f"{len(named)} of {every} settings", "more": names}
     (whole,) = (name for name in settings if name not in named)
     more = f", nor {len(named)} of {every - 1} others{names}" if named else ""
     return {"what": whole[0].upper() + whole[1:], "more": more}
+
+
+def _in_words(name: str) -> str:
+    """A key of the workload in words; a trainer's own key as it is written."""
+    own = name.removeprefix("workload.")
+    return name if own == name else own.replace("_", " ").replace("gpu", "GPU")
 
 
 def _of_mismatch(place: JudgedPlace) -> Iterator[Doubt]:
