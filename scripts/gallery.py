@@ -58,14 +58,14 @@ def _content(name: str, plan: Plan) -> Content:
 def claims_page() -> str:
     """The page of public claims: a row for each of the tables beside it, with what its numbers hold."""
     head = (FOLDER / "claims.md").read_text(encoding="utf-8").partition("<!-- claims: ")[0].rstrip()
-    rows = ["| what was said | what the numbers give | what to know |", "|---|---|---|"]
+    rows = ["| what was said | what the numbers give |", "|---|---|"]
     for path in sorted((FOLDER / "claims").glob("*.csv")):
-        title, _, text = (line[2:] for line in path.read_text(encoding="utf-8").splitlines()[:3])
+        title = path.read_text(encoding="utf-8").partition("\n")[0].removeprefix("# ")
         held: dict[str, list[str]] = {}
         for one in published(path):
             held.setdefault(one.verdict, []).append(one.number)
         found = "; ".join(f"{verdict}: {', '.join(numbers)}" for verdict, numbers in held.items())
-        rows.append(f"| [{title}](claims/{path.name}) | {found} | {text} |")
+        rows.append(f"| [{title}](claims/{path.name}) | {found} |")
     mark = "<!-- claims: written by `python scripts/gallery.py` from docs/gallery/claims/ -->"
     return f"{head}\n\n{mark}\n\n" + "\n".join(rows) + "\n"
 
