@@ -109,7 +109,7 @@ def equal_within(interval: Span, until: float) -> bool:
 
 def digits_text(value: float) -> str:
     """A positive number with three digits, as `41.2`."""
-    digits = max(0, 2 - math.floor(math.log10(value)))
+    digits = max(0, 2 - math.floor(math.log10(float(f"{value:.3g}"))))
     return f"{value:,.{digits}f}"
 
 

@@ -120,22 +120,22 @@ TABLE: dict[str, tuple[Kind, str, str]] = {
     "refused": ("terms", "", "{settle}"),
     "may-change": ("data", "{text}.", ""),
     "lacks": (
-        "gate",
+        "data",
         "The mismatch of {run} is unknown{at} in {count} of {steps} compared steps, from step {step} on: no number.",
         "",
     ),
     "jump": ("gate", "The mismatch of {run} jumps at step {step} and stays {times} as high: weights may be stale.", ""),
     "aged": (
-        "gate",
+        "data",
         "The mismatch is also of age{at}: responses are trained {ages} policy versions after they were sampled.",
         "",
     ),
     "other-rollouts": (
-        "gate",
+        "data",
         "The engine of {arm} {how}, and how far it is from the trainer is not logged by one definition{at}.",
         "logs of the mismatch",
     ),
-    "cut": ("gate", "The mismatch is not comparable{at}: {settings} cut what the engines sample from.", ""),
+    "cut": ("data", "The mismatch is not comparable{at}: {settings} cut what the engines sample from.", ""),
     "disagree": ("estimates", "Step time{number} and equal work disagree{at}: {why}.", ""),
     "crossing": ("estimates", "Which is faster depends on the length{at}: {which}.", ""),
     "falling": (

@@ -98,17 +98,17 @@ def test_sampling_that_is_cut_makes_it_incomparable(value, cut):
     row = ledger_row("workload.top_p", "equal")
     terms = Preflight((), (type(row)(row.setting, {"a": value, "b": value}, "equal", "", ""),), ())
     (found,) = said(with_mismatch(0.011, 0.036), preflight=terms)
-    assert ("workload.top_p cut what the engines sample from" in caveats(found, "gate")) is cut
+    assert ("workload.top_p cut what the engines sample from" in caveats(found, "data")) is cut
 
 
 def test_of_runs_from_here_it_is_said_why_none_is_logged():
     """A driver logs none where sampling is cut; a log from elsewhere may have none for any reason."""
     terms = with_rows(("workload.top_p", "0.9", "0.9"))
     (found,) = said(engines(1.5), preflight=terms)
-    assert "The mismatch is not comparable: workload.top_p cut what the engines sample from." in caveats(found, "gate")
+    assert "The mismatch is not comparable: workload.top_p cut what the engines sample from." in caveats(found, "data")
     elsewhere = replace(plan("a", "b"), arms={name: {"trainer": "trl", "import": ["log"]} for name in "ab"})
     (found,) = said(engines(1.5), elsewhere, preflight=terms)
-    assert "not comparable" not in caveats(found, "gate")
+    assert "not comparable" not in caveats(found, "data")
 
 
 def with_rows(*rows):
@@ -131,11 +131,11 @@ def test_quantised_or_drafted_rollouts_are_never_terms_equal(row, says):
     # Where no mismatch stands beside the speed, that is a doubt of the speed.
     (found,) = said(engines(1.5), preflight=terms)
     lacks = "how far it is from the trainer is not logged"
-    assert (lacks in caveats(found, "gate")) is bool(says) and ("logs of the mismatch" in found.settle) is bool(says)
+    assert (lacks in caveats(found, "data")) is bool(says) and ("logs of the mismatch" in found.settle) is bool(says)
 
 
 def test_age_is_said():
     frames = [f.assign(staleness=1.25 if f["arm"].iloc[0] == "b" else 0.0) for f in with_mismatch(0.011, 0.036)]
     text = "is also of age: responses are trained 1.2 (b) policy versions after they were sampled"
-    assert text in caveats(said(frames)[0], "gate")
-    assert "of age" not in caveats(said(with_mismatch(0.011, 0.036))[0], "gate")
+    assert text in caveats(said(frames)[0], "data")
+    assert "of age" not in caveats(said(with_mismatch(0.011, 0.036))[0], "data")
