@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from trainers.replay.driver import _line as replays_line
+from common.contracts import MetricsLine
 from trainers.verl.driver.step_hooks import step_line as verls_line
 from workflow.job.stopping import Watchdog
 from workflow.runs.orders import order_of
@@ -48,7 +48,10 @@ def line_of(kind, step):
     if kind == "verl":
         return dict(verls_line({"timing_s/step": 400.0}, step, None, resumed=False))
     if kind == "replay":
-        return dict(replays_line(step, {"step": 400.0}, {}, [1]))
+        lengths = {"response_length": [1]}
+        return dict(
+            MetricsLine(step=step, time=0.0, resumed=False, phases={"step": 400.0}, scalars={}, samples=lengths)
+        )
     if kind == "without a time":
         return {"step": step, "phases": {}, "scalars": {}}
     return {"step": step, "phases": {"step": 300.0}, "scalars": {"between_steps_s": 100.0}}  # StepLog's
