@@ -69,12 +69,12 @@ class WarmPython:
     variables only then.
     """
 
-    def __init__(self, python, environment, imports_in):
+    def __init__(self, python, environment, imports_in, imports=IMPORTS):
         self._environment = {**environment, "PYTHONPATH": str(ROOT)}
         self._folder = tempfile.TemporaryDirectory(prefix="warm-")
         self._started = 0
         self._process = subprocess.Popen(
-            [str(python), "-W", "ignore", str(Path(__file__).resolve())],
+            [str(python), "-W", "ignore", str(Path(__file__).resolve()), *imports],
             cwd=ROOT,
             env={**self._environment, **imports_in},
             stdin=subprocess.PIPE,
@@ -82,26 +82,29 @@ class WarmPython:
             text=True,
         )
 
-    def run(self, *command, cpu_s=300.0, given="", env=None, forks=False):
+    def run(self, *command, cpu_s=300.0, **options):
         """Run a program as `start` does, to its end."""
         from tests.patience import ended
 
-        job = self.start(*command, given=given, env=env, forks=forks)
+        job = self.start(*command, **options)
         out, err = ended(job, cpu_s)
         assert job.returncode is not None
         return subprocess.CompletedProcess([*map(str, command)], job.returncode, out, err)
 
-    def start(self, *command, given="", env=None, forks=False, joined=False):
-        """Start a file, or `-m` and a module or `-c` and a text, with arguments; `env` is added to the environment.
+    def start(self, *command, given="", cwd=ROOT, env=None, alone=False, forks=False, joined=False):
+        """Start a file, or `-m` and a module or `-c` and a text, with arguments, in a folder (by default the root).
 
-        With `forks` the Pythons that it starts are forks as well, with `joined` its errors are in its output.
+        `env` is added to the environment, or with `alone` is all of it. With `forks` the Pythons that it starts are
+        forks as well, with `joined` its errors are in its output.
         """
         self._started += 1
         given_in, out, err = (Path(self._folder.name, f"{self._started}-{name}") for name in ("in", "out", "err"))
         given_in.write_text(given, encoding="utf-8")
         files = [str(file) for file in (given_in, out, out if joined else err)]
-        order = {"command": [*map(str, command)], "env": {**self._environment, **(env or {})}, "forks": forks}
-        return WarmJob(int(self._ask(order | {"files": files})), (out, err), self._wait)
+        order = {"command": [*map(str, command)], "env": {**({} if alone else self._environment), **(env or {})}}
+        os.umask(mask := os.umask(0))
+        order |= {"files": files, "forks": forks, "cwd": str(cwd), "umask": mask}
+        return WarmJob(int(self._ask(order)), (out, err), self._wait)
 
     def _wait(self, pid):
         return self._ask({"wait": pid})
@@ -134,7 +137,7 @@ def serve():
     os.dup2(2, 1)  # libraries print as they are imported
     # Else each fork's end goes through all that was imported, too, which takes it two seconds.
     with importing():
-        for name in IMPORTS:
+        for name in sys.argv[1:]:
             if importlib.util.find_spec(name.partition(".")[0]) is not None:
                 importlib.import_module(name)
     for line in sys.stdin:
@@ -164,6 +167,8 @@ def follow(order):
         # Appending: several processes may write to one file.
         os.dup2(os.open(name, os.O_WRONLY | os.O_CREAT | os.O_APPEND if place else os.O_RDONLY), place)
     sys.stdin = os.fdopen(0, closefd=False)  # the other one has the orders in its buffer
+    os.chdir(order["cwd"])
+    os.umask(order["umask"])
     os.environ.clear()
     os.environ.update(order["env"])
     if order["forks"]:

@@ -14,6 +14,7 @@ from workflow.stacks.definition import load_stack, verify_id
 
 from .. import patience
 from ..analysis.wandb_server import KEY, ServedRun, WandbServer
+from ..importing import PROGRAM, snakemake_in
 from ..programs import ran
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -42,7 +43,7 @@ def rolloutbench(folder, *arguments, env=None):
 def snakemake(folder, config, *arguments, env=None):
     profile = ("--profile", str(ROOT / "profiles" / "local"), "--cores", "2")
     where = ("-s", str(ROOT / "workflow" / "Snakefile"), "--configfile", str(config))
-    return run(folder, "snakemake", *profile, *where, *arguments, env=env)
+    return snakemake_in(folder, [PROGRAM, *profile, *where, *arguments], _environment() | dict(env or {}))
 
 
 def finished(done):
