@@ -118,6 +118,7 @@ done = {
     "fingerprint": spec["fingerprint"],
     "attempt": order["attempt"],
     "last_step": 1 if fault == "lie" else spec["workload"]["steps"],
+    "steps": spec["workload"]["steps"] - first + 1,
     "inputs": {"data_sha256": inputs["data"]["sha256"], "model_sha256": inputs["model"]["sha256"]},
     "gpus": os.environ.get("CUDA_VISIBLE_DEVICES", ""),
     "env_threads": os.environ["OMP_NUM_THREADS"],
