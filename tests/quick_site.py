@@ -6,6 +6,7 @@ import sys
 from workflow.stacks import load_stack, lock_id
 from workflow.stacks.definition import verify_id
 
+from .importing import ROOT, snakemake_in
 from .job.run_bench import STAND_IN
 from .programs import executable
 from .site_folder import STACKS, Site
@@ -49,6 +50,9 @@ class QuickSite(Site):
             for file in ("verify.json", f"verify-{verify_id(stack)}.json"):
                 (made / file).write_text(json.dumps(verdict))
             (made / "env" / "origin.json").write_text("{}")
+
+    def snakemake(self, *arguments):
+        return snakemake_in(ROOT, self.command(*arguments), self.env)
 
     def compose(self, **settings):
         self.composed.write_text(json.dumps(settings))

@@ -8,7 +8,7 @@ from pathlib import Path
 import yaml
 
 from .attempts import COMPILER, EAGER
-from .importing import snakemake_in
+from .patience import run
 from .two_arms import two_arms
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -49,7 +49,7 @@ class Site:
 
     def snakemake(self, *arguments):
         """Run Snakemake to its end."""
-        return snakemake_in(ROOT, self.command(*arguments), self.env)
+        return run(self.command(*arguments), 900, cwd=ROOT, env=self.env)
 
     def start(self):
         """Start Snakemake in a process group of its own; what it says goes to head.log."""
