@@ -128,7 +128,7 @@ def _tree_of_release(
     if other is not None:
         text = (
             f"{run_id}: its timers are those of {other.name}, not of {tree.name}, and are read so; confirm it with "
-            f"import.mode: {other.mode or SYNCHRONOUS}"
+            f"import.mode: {other.mode or SYNCHRONOUS} (compare: --mode)"
         )
         return other, [Verdict("warning", "mode-by-timers", text)]
     unmarked = next((t for t in loops if t.mode == UNMARKED), None)
