@@ -81,6 +81,15 @@ def test_a_page_shows_what_its_command_prints(page, folder, rolloutbench, monkey
     assert said.code == 0 and all(part in said.words for part in shown) and len("".join(shown)) > 200, said
 
 
+def test_the_page_says_what_the_arms_are_and_no_reason_of_the_answer_twice(rolloutbench, monkeypatch, tmp_path):
+    monkeypatch.chdir(ROOT / "tests" / "answers" / "loops_on_unlike_gpus")
+    assert rolloutbench("compare", "a=a0.log,a1.log", "b=b0.log,b1.log", "--report", str(tmp_path / "r")).code == 0
+    page = (tmp_path / "r" / "report.html").read_text(encoding="utf-8")
+    assert page.index("a: verl 0.9.1 fully_async, vllm; ") < page.index("<nav"), "on the first screen"
+    assert "Only the whole step is known: generation never waits" in page and "All timers added up" not in page
+    assert "gpu-counts-differ" not in page and "mode-by-timers" not in page and "other numbers of GPUs" in page
+
+
 @pytest.mark.full("whole workflows")
 @pytest.mark.parametrize(("n", "unequal"), [(8, False), (10, True)])
 def test_the_command_that_a_log_shows_is_in_the_ledger(tmp_path, n, unequal):
