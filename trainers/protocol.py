@@ -138,10 +138,10 @@ class Trainer:
     """What one of its steps is; only such steps are compared with each other."""
     keys: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Common name -> its settings for it; the first that is set counts. Common names are the workload's keys and
-    `engine`, `seed`, `server`, `prompts` (of a step), `tensor_parallel`, `pipeline_parallel`, `server_engines`,
-    `memory_share`, `max_model_len`, `lora_rank`. A setting of `engine` is the engine's name, or the switch
-    `use_<name>`; one in a run's configuration shows whose run it is. A setting of `server` is `server` where the engine
-    is one."""
+    `engine`, `seed`, `server`, `prompts` (of a step; without any, `mini_batches` of `mini_prompts`), `tensor_parallel`,
+    `pipeline_parallel`, `server_engines`, `memory_share`, `max_model_len`, `lora_rank`. A setting of `engine` is the
+    engine's name, or the switch `use_<name>`; one in a run's configuration shows whose run it is. A setting of `server`
+    is `server` where the engine is one."""
     logs: Logs = Logs()
     driver: Driver | None = None
     """None if its runs can only be imported."""

@@ -9,7 +9,7 @@ from functools import cache
 from typing import Any
 
 from analysis.setting_terms import distinct
-from common.dotted import flatten
+from common.dotted import flatten, positive_int
 from common.findings import Finding
 from common.model_facts import same_model
 from common.published import check_option_name, check_text
@@ -28,6 +28,7 @@ _CONFIGURED = (
     *("model", "steps", "num_generations", "max_prompt_length", "max_response_length", "temperature", "top_p"),
     *("learning_rate", "nodes", "gpus_per_node"),
 )
+_OF_A_STEP = ("prompts", "mini_prompts", "mini_batches")
 # What the checks of one case need.
 _NEEDED = ("model", "batch_size", "num_generations", "max_prompt_length", "max_response_length", "steps")
 
@@ -225,8 +226,9 @@ def _own_workload(spec: Spec, settings: Settings | None) -> dict[str, Any]:
         own["steps"] = None
     path = own["model"]
     own["model"] = {"source": path} if isinstance(path, str) and path else None
-    prompts, n = trainer.lookup(settings.values, "prompts"), own["num_generations"]
-    own["batch_size"] = prompts * n if isinstance(prompts, int) and isinstance(n, int) else None
+    count = {name: positive_int(trainer.lookup(settings.values, name)) for name in _OF_A_STEP}
+    prompts = count["prompts"] or (count["mini_prompts"] or 0) * (count["mini_batches"] or 0)
+    own["batch_size"] = prompts * (positive_int(own["num_generations"]) or 0) or None
     if _engines_apart(trainer, settings):  # these count the trainer's nodes and GPUs only
         own["nodes"] = own["gpus_per_node"] = None
     return {key: value for key, value in own.items() if value is not None}
