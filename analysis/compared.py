@@ -76,6 +76,8 @@ class Work:
     """Why nothing is claimed at equal work: what differs, and what is not known of both; "" where something may be."""
     settle: str = ""
     """What would show equal work, where a number is unknown."""
+    responses: float = math.nan
+    """How many times the baseline's responses the arm has in a step; NaN where these do not differ, or are unknown."""
 
 
 def work_of(baseline: pd.DataFrame, arm: pd.DataFrame, stated: bool) -> Work:
@@ -107,7 +109,9 @@ def work_of(baseline: pd.DataFrame, arm: pd.DataFrame, stated: bool) -> Work:
     if unknown and not differs:
         settle = f"logs with {' and '.join(_LABELS[name] for name in unknown)}"
     why = "; ".join(filter(None, (differs, *unknown.values(), lengths if unknown else "")))
-    return Work(differs, lengths, why, settle)
+    baseline_count, arm_count = ((side[RESPONSES] * side["n"]).sum() / side["n"].sum() for side in sides)
+    responses = arm_count / baseline_count if _difference(sides, RESPONSES) else math.nan
+    return Work(differs, lengths, why, settle, responses)
 
 
 def _difference(sides: Sides, name: str) -> str:

@@ -15,7 +15,7 @@ from analysis.estimates.comparable import ALL_COMPARABLE, Comparable
 from analysis.planned import EQUAL_WITHIN, PlanRead, at
 from analysis.quantiles import CONFIDENCE, confidence_at
 from analysis.ratio import NoRatioError, RunNumbers, equal_work, interval, more_runs, raw, reach
-from analysis.verdict.arm_verdict import WIDE, is_too_wide
+from analysis.verdict.arm_verdict import WIDE, equal_within, is_too_wide, ratio_text
 from common.verdicts import Verdict, count_of
 
 Row = dict[str, Any]
@@ -39,6 +39,8 @@ UNNUMBERED = "step-by-place"
 OTHER_ROWS_FROM = 1.5
 ROWS_UNKNOWN = "one arm's rows have more responses, and a log does not give the steps of its rows"
 UNIT_UNSAID = f"a ratio beyond {OTHER_UNIT_FROM:g} needs the unit of the seconds"
+PER_RESPONSE = "a step has other numbers of responses, and per response it is"
+"""How the reason begins why steps are neither equal nor have a direction, although their seconds have."""
 NUMBERS = ("value", "baseline_s", "arm_s", "low", "high", "minimum_detectable_ratio", "runs_to_resolve")
 COLUMNS = [
     *("factors", "baseline", "arm", "estimate", "value", "baseline_s", "arm_s", "low", "high", "verdict", *SIZES),
@@ -114,7 +116,7 @@ def estimates(
         if isinstance(sample, NoRatioError):
             row = no_value(name, str(sample), sample.settle)
         else:
-            why_open = _open(one, name, sample, later.get(name), without.get(name), confidence)
+            why_open = _open(one, name, sample, later.get(name), without.get(name), confidence, until)
             row = _row(name, sample, confidence, until, why_open)
         rows.append(row | one.sizes | {"by_clock": one.by_clock})
     return rows
@@ -124,10 +126,12 @@ Other = RunNumbers | NoRatioError | None
 """The numbers over other steps; None where these are all steps."""
 
 
-def _open(one: Compared, name: str, sample: RunNumbers, later: Other, without: Other, confidence: float) -> str:
+def _open(
+    one: Compared, name: str, sample: RunNumbers, later: Other, without: Other, confidence: float, until: float
+) -> str:
     """Why a ratio has no direction, whatever its interval; otherwise "".
 
-    `later` is after a longer warm-up, `without` without long steps.
+    `later` is after a longer warm-up, `without` without long steps. Arms are equal within `until`.
     """
     now, ratio = sample.log_ratio, math.exp(sample.log_ratio)
     if isinstance(later, RunNumbers):
@@ -153,6 +157,11 @@ def _open(one: Compared, name: str, sample: RunNumbers, later: Other, without: O
         # A counter of something else, and a log that leaves steps out, look alike.
         if round(ratio, 2) != 1 and (round(math.exp(other), 2) - 1) * (ratio - 1) <= 0:
             return "the step counters advance by different gaps, and steps of equal number do not say the same"
+        each = ratio * one.work.responses
+        # Steps that take as long for half the responses are not equal either.
+        equal = equal_within(interval(sample, confidence), until) and not equal_within((each, each), until)
+        if each > 0 and (disagrees(ratio, each) or equal):
+            return f"{PER_RESPONSE} {ratio_text(each)}"
     return ""
 
 

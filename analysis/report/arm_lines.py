@@ -24,7 +24,7 @@ def arm_lines(content: Content, unnamed: Container[str], machine: Callable[[Run]
         own = [run for run in content.runs if run.arm == name]
         if own:
             scalars = [rows_of_kind(run, "scalar") for run in own]
-            steps = sum(run.done["steps"] for run in own) + int(sum(map(_more_steps, scalars)))
+            steps = sum(map(_steps_of, own, scalars))
             trees = ", ".join(dict.fromkeys(_source_of(run, name in unnamed) for run in own))
             engine = "engine not in its log" if arm["engine"] == UNKNOWN else arm["engine"]
             results = of_results(own[0])
@@ -56,12 +56,11 @@ def rows_of_kind(run: Run, kind: str) -> pa.Table:
     return rows.filter(pc.equal(rows["kind"], kind))
 
 
-def _more_steps(scalars: pa.Table) -> float:
-    """The training steps that a run's rows stand for, beside one for each row."""
+def _steps_of(run: Run, scalars: pa.Table) -> int:
+    """The training steps that a run's rows stand for, in all its attempts."""
     means = scalars.filter(pc.equal(scalars["name"], STEPS_LOGGED))
-    return float(
-        sum(min(*pair) - 1 for pair in zip(means["value"].to_pylist(), means["step"].to_pylist(), strict=True))
-    )
+    more = (min(*pair) - 1 for pair in zip(means["value"].to_pylist(), means["step"].to_pylist(), strict=True))
+    return int(pc.count_distinct(run.rows(["step"])["step"]).as_py() + sum(more))
 
 
 def of_results(run: Run) -> bool:

@@ -87,6 +87,10 @@ class JudgedPlace:
     """Errors and warnings of reading about the two arms."""
     alone: bool
     """Whether it is the arm's only factor combination."""
+    trains_worse: bool = False
+    """Whether the gate fails: then no equal terms would make the arms comparable."""
+    per_response: float = math.nan
+    """The claimed ratio for the same number of responses; NaN where both have as many, or a number is not known."""
 
     @property
     def printed(self) -> bool:
@@ -103,7 +107,7 @@ TABLE: dict[str, tuple[Kind, str, str]] = {
         "The gate fails{at}: {arm} is {bound} or more from its trainer: it learns from another policy.",
         "",
     ),
-    "work": ("terms", "A step is other work in the two arms{at}: {why}.", ""),
+    "work": ("terms", "A step is other work in the two arms{at}: {why}{each}.", "{settle}"),
     "misread": ("data", "{text}.", ""),
     "scope": ("terms", "{what}: {why}.", "{settle}"),
     "terms": ("terms", "Unequal terms ({what}): {effect}.", "{settle}"),
@@ -204,8 +208,8 @@ def _of_terms(place: JudgedPlace) -> Iterator[Doubt]:
     if codes := list(dict.fromkeys(finding.code for finding in unequal)):
         settings = [code for code in codes if code != WHOLE]
         remedies = ["one trainer in both arms"] * (WHOLE in codes)
-        # The caveat names more of them.
-        remedies += [f"runs on equal terms ({join_first(settings, 2)})"] if settings else []
+        # The caveat names them.
+        remedies += ["runs on equal terms"] if settings else []
         number = "the ratio" if place.printed else "a difference"
         effect = "whole systems are compared" if WHOLE in codes else f"the engines alone do not explain {number}"
         what = shorten(unequal[0].what, MOST_SHOWN, placeholder=" ...") if len(codes) == 1 else ""
@@ -287,7 +291,7 @@ def _of_claim(place: JudgedPlace) -> Iterator[Doubt]:
         has_intervals = all(claim.rows[name]["low"] > 0 for name in (PER_STEP, EQUAL_WORK))
         yield "disagree", {"number": number, "why": what_differs(row.tokens_ratio, has_intervals)}
     if not claim.estimate:
-        yield "refused", {"settle": claim.row["settle"]}
+        yield "refused", {"settle": "" if place.trains_worse else claim.row["settle"]}
         if not place.alone:
             yield "not-compared", {"why": claim.why}
     equal = claim.rows[EQUAL_WORK]
@@ -308,7 +312,10 @@ def _of_steps(place: JudgedPlace) -> Iterator[Doubt]:
         row.median_speedup,
     )
     if isinstance(row.unequal_work, str) and row.unequal_work:
-        yield "work", {"why": row.unequal_work}
+        each = f"; per response {place.arms[1]} is {ratio_text(place.per_response)}"
+        known = place.per_response > 0
+        remedy = "runs with equally many responses a step" if known else ""
+        yield "work", {"why": row.unequal_work, "each": each if known and place.alone else "", "settle": remedy}
     if printed and isinstance(row.crossing, str) and row.crossing:
         yield "crossing", {"which": row.crossing}
     if printed and later > 0 and now > 0 and abs(math.log(later / now)) > CHANGES_FROM:

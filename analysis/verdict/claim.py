@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from analysis.estimates.estimate_table import EQUAL_WORK, PER_STEP, Row
+from analysis.estimates.estimate_table import EQUAL_WORK, PER_RESPONSE, PER_STEP, Row
 from analysis.planned import EQUAL_WITHIN
 from analysis.verdict.arm_verdict import NO_SPAN, WIDE, Span, equal_within, is_too_wide
 
@@ -62,7 +62,7 @@ def claim_from(at: str, rows: dict[str, Row], step_of: str = "step", until: floa
         verdict, why = "~", why or WIDE
     elif verdict in "+-" and not side * direction(row["low"] if side > 0 else row["high"]) > 0:
         verdict = "~"
-    if verdict == "~" and not too_wide and equal_within(interval, until):
+    if verdict == "~" and not too_wide and equal_within(interval, until) and not why.startswith(PER_RESPONSE):
         verdict = "="
     unit = UNITS[estimate or PER_STEP].replace("step", step_of)
     runs, steps = ((int(sizes[f"baseline_{of}"]), int(sizes[f"arm_{of}"])) for of in ("runs", "steps"))

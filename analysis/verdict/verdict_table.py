@@ -157,7 +157,8 @@ def _places(
         rollouts |= other_rollouts(preflight, (plan.baseline, arm))
         driven = not plan.imported(plan.baseline, arm)
         known = (here, mismatch, jumped, staleness, driven, rollouts, preflight, unequal, read)
-        yield JudgedPlace(one.factors, (plan.baseline, arm), claim, row, *known, len(every) == 1)
+        each = claim.row["value"] * one.work.responses if claim.estimate == PER_STEP else math.nan
+        yield JudgedPlace(one.factors, (plan.baseline, arm), claim, row, *known, len(every) == 1, bool(worse), each)
 
 
 def _summed(pairs: Sequence[tuple[int, int]]) -> tuple[int, int]:

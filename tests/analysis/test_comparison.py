@@ -10,6 +10,7 @@ import pytest
 
 from analysis.collect import collect_run
 from analysis.machines import disturbances
+from analysis.report.arm_lines import arm_lines
 from analysis.report.content import read_content
 from analysis.report.rendering import html_page, markdown
 from analysis.report.timing_tables import shown_phases
@@ -68,6 +69,14 @@ def text(found, code):
 def pair(tmp_path, base, arm, **more):
     runs = {"b": ("transformers", 0, [base]), "a": ("vllm", 0, [arm])}
     return content(results(tmp_path, runs, **more))
+
+
+def test_an_arms_line_counts_the_steps_of_all_attempts(tmp_path):
+    last = {"done_more": {"first_step": 2, "steps": 2}}
+    twice = [[row(1, 9), row(2, 9)], [row(2, 9, resumed=True), row(3, 9)]]
+    once = [[row(step, 4) for step in (1, 2, 3)]]
+    found = content(results(tmp_path, {"b": ("transformers", 0, twice, last), "a": ("vllm", 0, once)}))
+    assert [text.rpartition("; ")[2] for text in arm_lines(found, ())] == ["1 run, 3 steps"] * 2
 
 
 def test_a_step_without_a_token_leaves_no_tokens_a_second(tmp_path):

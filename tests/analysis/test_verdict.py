@@ -12,6 +12,7 @@ import pandas as pd
 import pytest
 from test_estimates import arm_rows, engine_s, plan, work
 
+from analysis import terms
 from analysis.compared import compared
 from analysis.comparison_tables import COMPARISON_COLUMNS, comparison_table
 from analysis.counted import AFTER_RESUME, WARMUP
@@ -117,7 +118,16 @@ def test_what_only_other_arms_differ_in_is_no_caveat_of_a_pair():
     b, c = said([*frames, *third], plan("a", "b", "c"), whole)
     assert "Unequal" not in caveats(b) and "3 of 4 settings cannot be verified" in caveats(b)
     assert caveats(c, "terms").startswith("Unequal terms (trainers, x): whole systems are compared.")
-    assert settle(c).startswith("one trainer in both arms; runs on equal terms (x)") and "trainer" not in settle(b)
+    assert settle(c).startswith("one trainer in both arms; runs on equal terms") and "trainer" not in settle(b)
+
+
+@pytest.mark.parametrize(
+    "code", sorted({rule.code for rule in terms.UNEQUAL.values()} | {"settings", "engine-options"})
+)
+def test_a_remedy_names_no_code_of_a_finding(code):
+    unequal = replace(UNEQUAL, findings=tuple(replace(UNEQUAL.findings[0], code=one) for one in ("trainers", code)))
+    (found,) = said(engines(2.0), preflight=unequal)
+    assert found.settle == ("one trainer in both arms; runs on equal terms",)
 
 
 @pytest.mark.parametrize("speed", [0.5, 1.0, 2.0])
@@ -126,7 +136,7 @@ def test_what_holds_in_one_place_only_is_said_in_the_verdict_itself(speed):
     assert re.search("(as fast|faster than a|not resolved|equal within 5%), in this room: ", line(found))
     first, second = (one.text for one in found.caveats[:2])
     assert first == "b lacks its kernels: no GPU does." and second.startswith("Unequal terms (x, y): ")
-    assert settle(found).startswith("a GPU; runs on equal terms (x, y)") and "z" not in verdict_text([found])
+    assert settle(found).startswith("a GPU; runs on equal terms") and "z" not in verdict_text([found])
     assert HERE.as_dict().items() > {"scope": "in this room", "settle": "a GPU"}.items()
     assert "scope" not in UNEQUAL.findings[0].as_dict()
 
