@@ -56,6 +56,10 @@ class Comparable:
 
 
 ALL_COMPARABLE = Comparable()
+UNSAID_UNIT = (
+    "nothing says the unit of {name}: give --unit s if all are seconds, or end the column's name with it "
+    "(step_time_min)"
+)
 
 
 def comparable(runs: Sequence[Run], plan: PlanRead, wide: pd.DataFrame) -> tuple[Comparable, list[Verdict]]:
@@ -95,8 +99,9 @@ def comparable(runs: Sequence[Run], plan: PlanRead, wide: pd.DataFrame) -> tuple
             refused[factors, arm] = why = " and ".join(swapped)
             verdicts.append(Verdict("error", "other-engine", f"{versus}: {why}, so no ratio is given", (arm,)))
         verdicts += _unknown_facts(arm, versus, [*base, *mine])
-        if unit := _unsaid_unit([*base, *mine]):
-            unsaid[factors, arm] = unit
+        columns = [column for run in (*base, *mine) if (column := run.done.get("column"))]
+        if names := [column["name"] for column in columns if column["unit"] is None]:
+            unsaid[factors, arm] = UNSAID_UNIT.format(name=names[0])
         overlaps = {r.arm: text for r in (*base, *mine) if (text := r.tree.overlap or beside[r.run_id])}
         if overlaps:
             why = "; ".join(f"{name}: {text}" for name, text in overlaps.items())
@@ -105,18 +110,8 @@ def comparable(runs: Sequence[Run], plan: PlanRead, wide: pd.DataFrame) -> tuple
             verdicts.append(Verdict("warning", "throughput-only", text, (arm,)))
         if (overlaps or reasons) and {*reasons} <= {"gpus", "nodes"}:
             per_gpu.add((factors, arm))
-    return Comparable(refused, settle, throughput, unsaid, frozenset(per_gpu), not_repeated), list(
-        dict.fromkeys(verdicts)
-    )
-
-
-def _unsaid_unit(runs: Sequence[Run]) -> str:
-    """Why the unit of a table's seconds is not known; "" where it is."""
-    columns = [column for run in runs if (column := run.done.get("column"))]
-    for name in (column["name"] for column in columns if column["unit"] is None):
-        end = "end the column's name with it (step_time_min)"
-        return f"nothing says the unit of {name}: give --unit s if all are seconds, or {end}"
-    return ""
+    once = list(dict.fromkeys(verdicts))
+    return Comparable(refused, settle, throughput, unsaid, frozenset(per_gpu), not_repeated), once
 
 
 def _generates_beside(runs: Sequence[Run], wide: pd.DataFrame) -> dict[str, str]:

@@ -51,10 +51,11 @@ CODES = {
         *("equal-arms-differ", "release-by-data", "release-undeclared", "mode-unknown"),
     ),
 }
+STEP_LEFT_OUT = "step-left-out"
 # What the sentence, another row or the number of steps left out says already.
 SAID = (
     *("tokens-unknown", "throughput-only", "overlapping-phases", "no-common-steps"),
-    *("step-left-out", "other-engine"),
+    *(STEP_LEFT_OUT, "other-engine"),
     *("gpus-differ", "processors-differ", "gpu-counts-differ", "node-counts-differ", "models-differ", "columns-differ"),
 )
 

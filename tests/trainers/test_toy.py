@@ -170,8 +170,7 @@ def test_it_is_collected_read_from_its_console_and_reported_beside_trl(trained, 
     for run_id, run in plan.imports.items():
         folder = trained / "runs" / run_id
         folder.mkdir(exist_ok=True)
-        (folder / "spec.json").write_text(json.dumps(run.spec))
-        assert import_run([str(folder / "spec.json"), "--out", str(folder / "steps.parquet")]) == 0
+        assert import_run([json.dumps(run.spec), "--out", str(folder / "steps.parquet")]) == 0
     told_twice = pq.read_table(trained / "runs" / "printed-s0" / "steps.parquet").to_pandas()
     again = told_twice[(told_twice["step"] == 3) & (told_twice["kind"] == "phase")].set_index("name")["value"]
     assert again["step/draw"] == pytest.approx(of_step["step/draw"], abs=1e-6)
