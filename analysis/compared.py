@@ -102,7 +102,7 @@ def work_of(baseline: pd.DataFrame, arm: pd.DataFrame, stated: bool) -> Work:
     for name, label in _LABELS.items():
         lacking = [who for who, side in zip(("the baseline", "the arm"), sides, strict=True) if side[name].isna().any()]
         if lacking and not needless.get(name):
-            said = " (import.batch_size can say it)" if stated and name == RESPONSES else ""
+            said = " (a configuration's import.batch_size can say it)" if stated and name == RESPONSES else ""
             unknown[name] = f"{label} of {' and '.join(lacking)} is not known{said}"
     differs = "; ".join(text for name in _LABELS if (text := _difference(sides, name)))
     lengths, settle = _difference(sides, MEAN_LENGTH), ""

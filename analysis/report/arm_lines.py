@@ -24,7 +24,10 @@ def arm_lines(content: Content, unnamed: Container[str], machine: Callable[[Run]
         own = [run for run in content.runs if run.arm == name]
         if own:
             scalars = [rows_of_kind(run, "scalar") for run in own]
-            steps = sum(map(_steps_of, own, scalars))
+            # Of all attempts; a row may stand for several steps.
+            means = [rows.filter(pc.equal(rows["name"], STEPS_LOGGED)).to_pylist() for rows in scalars]
+            more = sum(min(row["value"], row["step"]) - 1 for rows in means for row in rows)
+            steps = int(more) + sum(pc.count_distinct(run.rows(["step"])["step"]).as_py() for run in own)
             trees = ", ".join(dict.fromkeys(_source_of(run, name in unnamed) for run in own))
             engine = "engine not in its log" if arm["engine"] == UNKNOWN else arm["engine"]
             results = of_results(own[0])
@@ -54,13 +57,6 @@ def rows_of_kind(run: Run, kind: str) -> pa.Table:
     """The tidy rows of one kind: step, name, value."""
     rows = run.rows(["kind", "step", "name", "value"])
     return rows.filter(pc.equal(rows["kind"], kind))
-
-
-def _steps_of(run: Run, scalars: pa.Table) -> int:
-    """The training steps that a run's rows stand for, in all its attempts."""
-    means = scalars.filter(pc.equal(scalars["name"], STEPS_LOGGED))
-    more = (min(*pair) - 1 for pair in zip(means["value"].to_pylist(), means["step"].to_pylist(), strict=True))
-    return int(pc.count_distinct(run.rows(["step"])["step"]).as_py() + sum(more))
 
 
 def of_results(run: Run) -> bool:
