@@ -16,7 +16,7 @@ import pandas as pd
 from analysis.planned import PlanRead
 from analysis.ratio import FLOOR, Common, common_steps, means_of_runs
 from analysis.roofline.floors import EQUAL_FLOOR_S
-from analysis.wide import BY_CLOCK, PHASE, numbers_of, threw_away
+from analysis.wide import BY_CLOCK, PHASE, ROUNDING, numbers_of, threw_away
 from analysis.windows import gaps, median_of, steps_per_row
 from trainers.logs.hf_work import SAMPLES_PER_STEP
 
@@ -36,6 +36,10 @@ ERRORS, NOISE_WITHIN = 3.0, 0.05
 """They are also the same within so many standard errors of their steps, which show no equality above this share."""
 # verl counts the question as a turn, so responses without tools have one turn or two.
 ONE_ANSWER = 2.0
+MOST_ROUNDING = 0.99
+"""Of a time that may be all rounding, this share."""
+COARSE_FROM = 0.01
+"""From this logarithm on the rounding of times can decide a ratio."""
 
 RESPONSES, PROMPTS, TURNS, MEAN_LENGTH = "responses", "prompt_length", "turns", "mean_length"
 TOOLS, SECONDS, ABORTED = "tool_seconds", "seconds", "aborted_percent"
@@ -183,6 +187,21 @@ class Compared:
         return min(self.sizes[name] for name in SIZES[:2])
 
     @cached_property
+    def rounding(self) -> float:
+        """How far the logarithm of the ratio may be off because times are logged rounded.
+
+        Steps that take equally long are rounded alike, so it is a bound: no number of steps or runs reduces it.
+        """
+        found = 0.0
+        for side in self.sides if any(side["off_s"].any() for side in self.sides) else ():
+            # A clock's steps in a row are off by one resolution together.
+            run, steps = side["run"], side["n"] * side["gap"].fillna(1.0)
+            begins = ~side[BY_CLOCK] | (side["step"].groupby(run).diff() != steps)
+            off_s = (side["off_s"] * side["n"]).groupby([run, begins.groupby(run).cumsum()]).max().sum()
+            found -= math.log1p(-min(off_s / (side["seconds"] * side["n"]).sum(), MOST_ROUNDING))
+        return found
+
+    @cached_property
     def work(self) -> Work:
         """How the work of both differs."""
         return Work() if self.is_empty else work_of(*self.sides, self.stated)
@@ -282,6 +301,7 @@ def _samples(wide: pd.DataFrame) -> pd.DataFrame:
         # Of all steps: one that is left out is no gap of the counter.
         "gap": wide["run_id"].map(gaps(wide["run_id"], wide["step"], steps_per_row(wide))),
         "seconds": numbers_of(wide, STEP),
+        "off_s": np.nan_to_num(numbers_of(wide, ROUNDING + "step")),
         "longest": numbers_of(wide, LONGEST),
         "tokens": numbers_of(wide, TOKENS),
         MEAN_LENGTH: lengths,

@@ -13,7 +13,7 @@ from analysis.phases import BETWEEN_STEPS, shown_phase
 from analysis.planned import at, factors_label
 from analysis.ratio import raw
 from analysis.step_costs import crossing
-from analysis.wide import OCCASIONAL_S, OWN, PHASE, ROUNDING, counted_rows
+from analysis.wide import OCCASIONAL_S, OWN, PHASE, counted_rows
 from analysis.windows import steps_per_row
 from common.messages import join_first
 from common.verdicts import Verdict, count_of
@@ -99,7 +99,7 @@ def comparison_table(
 
 def _row(wide: pd.DataFrame, one: Compared) -> dict[str, Any]:
     value, steady = math.exp(raw(*one.sides).log_ratio), one.steadiness
-    tokens, walls, rounding = zip(*(_of_side(wide, side) for side in one.sides), strict=True)
+    tokens, walls = zip(*(_of_side(wide, side) for side in one.sides), strict=True)
     counted = counted_rows(wide, "run_id", STEPS_LOGGED)
     steps = steps_per_row(counted).groupby(counted["run_id"]).sum()
     short = [f"{run} ({count_of(int(steps[run]), 'step')})" for run in sorted(one.steps.short)]
@@ -122,7 +122,7 @@ def _row(wide: pd.DataFrame, one: Compared) -> dict[str, Any]:
         "median_speedup": steady.median_ratio,
         "wall_speedup": value * ratio(*walls),
         "tokens_ratio": tokens_ratio(one),
-        "rounding": sum(rounding),
+        "rounding": one.rounding,
         "by_number": one.steps.by_number,
         "short_runs": join_first(short, 4),
         "unequal_work": one.work.differs,
@@ -136,11 +136,11 @@ def _row(wide: pd.DataFrame, one: Compared) -> dict[str, Any]:
     }
 
 
-def _of_side(wide: pd.DataFrame, side: pd.DataFrame) -> tuple[float, float, float]:
-    """Of the compared steps of one arm: response tokens a second, wall clock over seconds, and the rounding of these.
+def _of_side(wide: pd.DataFrame, side: pd.DataFrame) -> tuple[float, float]:
+    """Of the compared steps of one arm: response tokens a second, and wall clock over seconds.
 
     Tokens are NaN unless every step has a positive number and threw no completions away; the wall clock is NaN where
-    the time between too many steps is not known. Rounding: how far the logarithm of the seconds may be off.
+    the time between too many steps is not known.
     """
     n, seconds, tokens_per_s, wall = side["n"], side["seconds"] * side["n"], math.nan, math.nan
     if (side["tokens"] > 0).all() and not side["discarded"].any():
@@ -149,9 +149,7 @@ def _of_side(wide: pd.DataFrame, side: pd.DataFrame) -> tuple[float, float, floa
     known = between.notna()
     if n[known].sum() >= ENOUGH_KNOWN * n.sum():
         wall = float(((side["seconds"] + between) * n)[known].sum() / seconds[known].sum())
-    off_s, step_s = float((column_of(wide, side, ROUNDING + "step") * n).sum()), float(seconds.sum())
-    rounding = -math.log1p(-off_s / step_s) if 0 <= off_s < step_s else math.inf if off_s > 0 else 0.0
-    return tokens_per_s, wall, rounding
+    return tokens_per_s, wall
 
 
 def phase_speedups(

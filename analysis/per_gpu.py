@@ -71,14 +71,14 @@ def per_gpu_of(wide: pd.DataFrame, one: Compared, gpus: Mapping[str, int | None]
     if one.is_empty or not all(number for of in counts for number in of):
         return None
     tokens, without = _tokens(wide, one, gpus)
-    reward, hours, untimed = _to_reward(wide, runs, gpus)
+    reward, hours, untimed = _to_reward(wide, runs, gpus, one.rounding)
     shown = tuple(" or ".join(map(str, of)) for of in counts)
     found = PerGpu((shown[0], shown[1]), tokens, reward, hours, untimed, without)
     return found if tokens or hours or any(untimed) else None
 
 
-def _rate(baseline: Sequence[float], arm: Sequence[float]) -> Rate:
-    sample = RunNumbers(np.sort(np.log(baseline)), np.sort(np.log(arm)))
+def _rate(baseline: Sequence[float], arm: Sequence[float], rounding: float) -> Rate:
+    sample = RunNumbers(np.sort(np.log(baseline)), np.sort(np.log(arm)), bias=rounding)
     low, high = interval(sample)
     values = [math.exp(float(of.mean())) for of in (sample.baseline, sample.arm)]
     return Rate(values[0], values[1], math.exp(-sample.log_ratio), (1 / high, 1 / low))
@@ -98,13 +98,13 @@ def _tokens(wide: pd.DataFrame, one: Compared, gpus: Mapping[str, int | None]) -
             rates.append((sums["tokens"] / sums["gpu_s"]).tolist())
             without.append(int(side["n"][~has].sum()))
         if all(rate > 0 for of in rates for rate in of):
-            found.append(((without[0], without[1]), _rate(*rates)))
+            found.append(((without[0], without[1]), _rate(rates[0], rates[1], one.rounding)))
     without_tokens, rate = min(found, key=lambda one: sum(one[0]), default=((0, 0), None))
     return rate, without_tokens
 
 
 def _to_reward(
-    wide: pd.DataFrame, runs: Sequence[Sequence[str]], gpus: Mapping[str, int | None]
+    wide: pd.DataFrame, runs: Sequence[Sequence[str]], gpus: Mapping[str, int | None], rounding: float
 ) -> tuple[float, Rate | None, tuple[int, int]]:
     """A reward that all runs rise to, the GPU-hours to it, and each arm's steps without a time before it.
 
@@ -135,7 +135,7 @@ def _to_reward(
     baseline, arm = (int(of["untimed"].max()) for of in there)
     spent = [of["hours"].tolist() for of in there]
     is_known = not baseline and not arm and min(map(min, spent)) > 0
-    return reward, _rate(*spent) if is_known else None, (baseline, arm)
+    return reward, _rate(spent[0], spent[1], rounding) if is_known else None, (baseline, arm)
 
 
 def _untimed(rows: pd.DataFrame, seconds: pd.Series) -> pd.Series:

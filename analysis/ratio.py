@@ -177,16 +177,11 @@ def _at_the_cap(a: pd.Series, b: pd.Series) -> bool:
 
 def _within(frame: pd.DataFrame, values: Floats) -> Floats:
     """Values less their run's mean, times the root of the steps that each row stands for."""
-    weights, of_run = frame["n"].to_numpy(float), _places(frame)
+    weights, of_run = frame["n"].to_numpy(float), pd.factorize(frame["run"])[0]
     sums = np.stack([np.bincount(of_run, column) for column in (values * weights[:, None]).T], axis=1)
     means = sums / np.bincount(of_run, weights)[:, None]
     found: Floats = (values - means[of_run]) * np.sqrt(weights)[:, None]
     return found
-
-
-def _places(frame: pd.DataFrame) -> npt.NDArray[np.intp]:
-    """The number of each row's run."""
-    return pd.factorize(frame["run"])[0]
 
 
 def _adds(frame: pd.DataFrame, others: list[str], name: str) -> float:
@@ -228,7 +223,7 @@ def _log_means(frame: pd.DataFrame, seconds: pd.Series) -> Floats:
 
 def means_of_runs(frame: pd.DataFrame, values: pd.Series) -> Floats:
     """Each run's mean over its steps; sorted, so that the sequence of the runs does not change the digits of a sum."""
-    weights, of_run = frame["n"].to_numpy(float), _places(frame)
+    weights, of_run = frame["n"].to_numpy(float), pd.factorize(frame["run"])[0]
     return np.sort(np.bincount(of_run, values.to_numpy(float) * weights) / np.bincount(of_run, weights))
 
 

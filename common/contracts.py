@@ -208,7 +208,7 @@ class ImportedFile(TypedDict):
     run_id: Annotated[str, "whose run"]
     fingerprint: Annotated[str, "the fingerprint of its spec.json"]
     imported: Annotated[bool, "true"]
-    first_step: Annotated[int, "first step read"]
+    first_step: Annotated[int, "first step that has a row, which may lack its time"]
     last_step: Annotated[int, "last step read"]
     steps: Annotated[int, "number of steps read"]
     versions: Annotated[dict[str, str], "release of the trainer, and of other packages in the sources"]

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from analysis.compared import RESPONSES, SIZES, Compared, disagrees, mean_of_runs
+from analysis.compared import COARSE_FROM, RESPONSES, SIZES, Compared, disagrees, mean_of_runs
 from analysis.estimates.comparable import ALL_COMPARABLE, Comparable
 from analysis.planned import EQUAL_WITHIN, PlanRead, at
 from analysis.quantiles import CONFIDENCE, confidence_at
@@ -38,6 +38,7 @@ UNNUMBERED = "step-by-place"
 # From this ratio of responses a row on, rows without numbers are likelier of several steps than of a larger batch.
 OTHER_ROWS_FROM = 1.5
 ROWS_UNKNOWN = "one arm's rows have more responses, and a log does not give the steps of its rows"
+COARSE = "the logged times are too coarse"
 UNIT_UNSAID = f"a ratio beyond {OTHER_UNIT_FROM:g} needs the unit of the seconds"
 PER_RESPONSE = "a step has other numbers of responses, and per response it is"
 """How the reason begins why steps are neither equal nor have a direction, although their seconds have."""
@@ -134,6 +135,8 @@ def _open(
     `later` is after a longer warm-up, `without` without long steps. Arms are equal within `until`.
     """
     now, ratio = sample.log_ratio, math.exp(sample.log_ratio)
+    if one.rounding > max(COARSE_FROM, abs(now)):
+        return COARSE
     if isinstance(later, RunNumbers):
         if disagrees(ratio, math.exp(later.log_ratio)):
             return "the steps still become faster, and without them the ratio points to the other arm"
@@ -191,7 +194,11 @@ def samples(one: Compared, overlap: str = "") -> dict[str, RunNumbers | NoRatioE
         lengths = one.work.lengths
         named = f"{error}; {lengths}" if lengths and lengths not in str(error) else str(error)
         found[EQUAL_WORK] = NoRatioError(named, error.settle)
-    return found | {PER_STEP: raw(*one.sides)}
+    found[PER_STEP] = raw(*one.sides)
+    return {
+        name: of if isinstance(of, NoRatioError) else replace(of, bias=of.bias + one.rounding)
+        for name, of in found.items()
+    }
 
 
 def _row(name: str, sample: RunNumbers, confidence: float, until: float, why_open: str) -> Row:

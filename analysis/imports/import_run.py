@@ -95,6 +95,7 @@ def run_of(spec: Mapping[str, Any], parts: Sequence[Imported], run_dir: Path) ->
     clock = "wall" if any(WALL in record.scalars for record in read.records.values()) else ""
     tree, version, tree_verdicts = tree_of(spec, facts, parts, read)
     config, later = configurations(parts)
+    untimed = [part.read.untimed_from for part in parts if part.read.untimed_from is not None]
     for part in parts:
         part.read = SourceRead()
     chosen = [
@@ -115,6 +116,7 @@ def run_of(spec: Mapping[str, Any], parts: Sequence[Imported], run_dir: Path) ->
         metadata["tree"] = tree_to_json(tree)
     imported = _imported_file(spec, version, chosen, parts, step_counts, config)
     imported["clock"] = clock
+    imported["first_step"] = min([imported["first_step"], *untimed])
     paths = (path for source in facts["sources"] if (path := existing_path(source)))
     if printed := printed_in(paths, engine_named(str(spec["engine"])).printed):
         imported["engine"] = printed

@@ -57,9 +57,12 @@ def hole_verdicts(chosen: Sequence[ChosenStep], run_id: str) -> list[Verdict]:
     windows = [int(c.record.scalars.get(STEPS_LOGGED, every)) for c in chosen[1:]]
     # Ranges: a counter that jumps leaves a hole of any length.
     holes = [range(a + w, b, w) for (a, b), w in zip(pairwise(steps), windows, strict=True)]
-    count, most = sum(map(len, holes)), 10
+    rows, most = sum(map(len, holes)), 10
+    # A row that is missing is of as many steps as the next one.
+    count = sum(len(hole) * int(_window(c.record)) for hole, c in zip(holes, chosen[1:], strict=True))
     shown = ", ".join(map(str, islice(chain.from_iterable(holes), most)))
-    shown += f" and {count - most} more" if count > most else ""
+    shown += f" and {rows - most} more" if rows > most else ""
+    shown = shown if rows == count else f"in {count_of(rows, 'row')}: {shown}"
     missing = f"{count_of(count, 'step')} between {steps[0]} and {steps[-1]} {'is' if count == 1 else 'are'}"
     text = f"{run_id}: {missing} in none of its sources ({shown}); the others count"
     return [Verdict("warning", "missing-steps", text)]

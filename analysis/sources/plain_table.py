@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import shlex
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -15,7 +16,16 @@ import pandas as pd
 
 from analysis.imports.source_check import trainers_by_data
 from analysis.sources.phase_table import is_phases, name_taken, read_phases
-from analysis.sources.table_frame import COUNTERS, FORMAT, frame_of, names_of, numbers_of, of_one_run, plain_name
+from analysis.sources.table_frame import (
+    COUNTERS,
+    FORMAT,
+    frame_of,
+    half_of_last_digit,
+    names_of,
+    numbers_of,
+    of_one_run,
+    plain_name,
+)
 from analysis.sources.wandb_rows import WANDB_STEP, steps_of
 from analysis.wide import ABSURD_S
 from common.errors import UserError
@@ -35,6 +45,7 @@ CLOCKS = ("timestamp", "wall_time", "elapsed", "elapsed_time", "runtime")
 """The columns that say when a row was written: the step's seconds are their differences."""
 UNITS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "min": 60.0}
 """The units of --unit, in seconds."""
+_IN_WORDS = {"ms": "milliseconds", "us": "microseconds", "min": "minutes"}
 _WORDS = {"s": "s sec secs second seconds", "ms": "ms msec millis milliseconds", "us": "us usec micros microseconds"}
 _UNIT_OF = {word: unit for unit, words in (_WORDS | {"min": "min mins minutes"}).items() for word in words.split()}
 # Phases may exceed their step by so much, and by more in so few rows: clocks are read a moment apart.
@@ -140,15 +151,27 @@ def table_of(
     frame = frame.reindex(columns=list(dict.fromkeys([*names_of(frame), *columns])))
     frame = frame.drop(columns=STEPS_LOGGED, errors="ignore")
     units = ["s" if name in (*in_seconds, clock) else unit or named[name][1] for name in columns]
+    off_s = 0.0
     for name, said in zip(columns, units, strict=True):
+        off_s += half_of_last_digit(frame[name]) * UNITS[said or "s"]
         frame[name] *= UNITS[said or "s"]
     is_clock = named[columns[0]][0] in CLOCKS or frame[columns].sum(axis=1).median() > ABSURD_S
     frame = _a_row_a_step(frame, counter, columns, is_clock, path)
     whole = frame[columns].sum(axis=1, skipna=False).rename("+".join(columns))
     parts = frame[columns] if len(columns) > 1 else _beside(frame, columns[0], unit, named)
-    timers, what = _differences(whole, frame, counter, path) if is_clock else _with_phases(whole, parts, path)
+    timers, what = _differences(whole, frame, counter, path) if is_clock else _with_phases(whole, parts, path, units[0])
     records = _records(frame.drop(columns=columns), timers, counter, path, frame[clock] if clock else None)
+    total, times = names_of(timers)[0], 2 if is_clock else 1
+    records = [
+        replace(one, rounding={total: times * off_s / one.scalars.get(STEPS_LOGGED, 1.0)})
+        if off_s and total in one.scalars
+        else one
+        for one in records
+    ]
     read = steps_in_sequence(records, path, {b.step for a, b in pairwise(records) if a.file != b.file})
+    if is_clock and records:
+        window = int(records[0].scalars.get(STEPS_LOGGED, 1))
+        read.untimed_from = max(1, records[0].step - 2 * window + 1)
     counts = f"{counter} counts the steps" if counter else "no column counts the steps, so rows count as steps from 1"
     read.verdicts = [Verdict("note", COLUMNS_TAKEN, f"{path}: {counts}; {what}"), *verdicts, *read.verdicts]
     root, *phases = (name.removeprefix(TIMERS) for name in names_of(timers) if name != STEPS_LOGGED)
@@ -251,12 +274,12 @@ def _beside(frame: pd.DataFrame, column: str, unit: str | None, named: Mapping[s
     return pd.DataFrame({name: frame[name] * UNITS[unit or named[name][1] or "s"] for name in like}, frame.index)
 
 
-def _with_phases(whole: pd.Series, parts: pd.DataFrame, path: Path) -> tuple[pd.DataFrame, str]:
+def _with_phases(whole: pd.Series, parts: pd.DataFrame, path: Path, unit: str | None) -> tuple[pd.DataFrame, str]:
     """The step's seconds, and its phases; parts that are longer than the step together are none: some are nested."""
     timed = whole[(whole > 0) & (whole < math.inf)]
     if timed.empty:
         raise UserError(f"{path}: {whole.name} is no number above 0 in any row; give the step's seconds")
-    what = f"{whole.name} is the step's seconds"
+    what = f"{whole.name} is the step's " + (f"time in {_IN_WORDS[unit]}" if unit in _IN_WORDS else "seconds")
     if (parts.loc[timed.index].sum(axis=1) > timed * (1 + _TOLERANCE) + _TOLERANCE).mean() > _FEW:
         what += f"; {join_first(list(parts), 6)} together exceed it, so some are inside others, and none is a phase"
         parts = parts[[]]

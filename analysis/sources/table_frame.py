@@ -15,6 +15,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, TextIO
 
+import numpy as np
 import pandas as pd
 
 from common.dotted import LONGEST_NAME, flatten, is_bounded
@@ -22,6 +23,7 @@ from common.errors import UserError
 from common.messages import join_first
 from common.shown import shown
 from common.verdicts import Verdict, count_of
+from trainers.logs.log_files import half_digit
 
 FORMAT = "table"
 COUNTERS = ("step", "global_step", "train/global_step", "training/global_step", "iteration", "iter")
@@ -246,6 +248,12 @@ def _plain_numbers(column: pd.Series) -> pd.Series:
     # A list in a cell is no number, and a date none of its own.
     plain = column.astype(object).where(column.map(lambda cell: isinstance(cell, int | float | str | Decimal)))
     return pd.to_numeric(plain, errors="coerce").astype(float)
+
+
+def half_of_last_digit(column: pd.Series) -> float:
+    """Half a unit of the last decimal that any number of a column has: a table does not keep its zeros."""
+    numbers = column[np.isfinite(column)].unique().tolist()
+    return half_digit(max(0, *(-int(Decimal(repr(x)).normalize().as_tuple().exponent) for x in numbers), 0))
 
 
 def _seconds_of(column: pd.Series) -> pd.Series:

@@ -11,7 +11,7 @@ from typing import Any
 import pandas as pd
 
 from analysis.compared import disagrees, outliers_decide
-from analysis.estimates.estimate_table import EQUAL_WORK, PER_STEP, disagreement, what_differs
+from analysis.estimates.estimate_table import COARSE, EQUAL_WORK, PER_STEP, disagreement, what_differs
 from analysis.estimates.gate import LABELS, UNKNOWN, worse_arms
 from analysis.mismatch import BOUND, Mismatch
 from analysis.terms import ALL_SETTINGS
@@ -23,8 +23,6 @@ from common.verdicts import Verdict, count_of, verdict_groups
 
 # The ratio of the two speed-ups from which the wall clock is a caveat.
 WALL_CLOCK_FROM = 1.1
-# From this logarithm on the rounding of printed times is a caveat.
-ROUNDING_FROM = 0.01
 MOST_NAMES = 4
 # From this logarithm on another choice of steps is another ratio.
 CHANGES_FROM = 0.02
@@ -154,7 +152,7 @@ TABLE: dict[str, tuple[Kind, str, str]] = {
         "estimates",
         "The logged times may be {off} off (few digits, or a trainer that polls): that alone could explain the "
         "difference.",
-        "",
+        "{settle}",
     ),
     "wall": ("estimates", "By wall clock, which includes the time between steps{at}: {numbers}.", ""),
     "gate-open": ("data", "The gate cannot judge {names}{at}: not all compared steps have numbers in both arms.", ""),
@@ -267,14 +265,16 @@ def _of_mismatch(place: JudgedPlace) -> Iterator[Doubt]:
 def _of_claim(place: JudgedPlace) -> Iterator[Doubt]:
     """What keeps a claim open, and what would resolve it."""
     claim, row = place.claim, place.comparison
-    if claim.too_wide:
+    # No more runs help then.
+    coarse = claim.row.get("open") == COARSE
+    if claim.too_wide and not coarse:
         yield "wide", {}
     # Without a sweep the sentence says it.
-    elif claim.verdict == "~" and not (place.alone or claim.lacking):
+    elif claim.verdict == "~" and not (place.alone or claim.lacking or coarse):
         yield "open", {}
     if claim.estimate and claim.steps == (1, 1):
         yield "one-step", {}
-    if place.alone and claim.verdict == "~" and (claim.record == "step" or not claim.lacking):
+    if place.alone and claim.verdict == "~" and not coarse and (claim.record == "step" or not claim.lacking):
         more, few = claim.row["runs_to_resolve"], "more runs of each arm" if claim.too_wide else ""
         # More runs are not known to reduce a spread that a few outlying steps decide.
         if outliers_decide(row.raw_speedup, row.median_speedup):
@@ -333,8 +333,10 @@ def _of_steps(place: JudgedPlace) -> Iterator[Doubt]:
             "outliers",
             {"what": what, "numbers": f": {ratio_text(median)} (per step {ratio_text(now)})" if printed else ""},
         )
-    if now > 0 and row.rounding > max(ROUNDING_FROM, abs(math.log(now))):
-        yield "rounded", {"off": f"{math.expm1(row.rounding):.1%}"}
+    if place.claim.row.get("open") == COARSE:
+        polls = any(one.code == "wait-polled" for one in place.read)
+        settle = "" if polls or place.claim.verdict != "~" else "logs with more digits of the step's seconds"
+        yield "rounded", {"off": f"{math.expm1(row.rounding):.1%}", "settle": settle}
     if printed and max(now / row.wall_speedup, row.wall_speedup / now) > WALL_CLOCK_FROM:
         yield "wall", {"numbers": f"{ratio_text(row.wall_speedup)} (per step {ratio_text(now)})"}
 

@@ -28,7 +28,9 @@ def runs_of(ratio, runs, run_sd=0.01, seed=0):
             "gap": 1.0,
         }
         columns |= dict.fromkeys(("longest", "tokens", *COLUMNS, "floor"), np.nan)
-        sides.append(pd.DataFrame(columns | {"seconds": seconds.ravel(), "discarded": False}))
+        sides.append(
+            pd.DataFrame(columns | {"seconds": seconds.ravel(), "discarded": False, "off_s": 0.0, "by_clock": False})
+        )
     return Compared("", "a", "b", common_of(*sides))
 
 

@@ -188,6 +188,8 @@ def side_of(arm: str, runs: Sequence[dict[str, Floats]]) -> pd.DataFrame:
             ABORTED: np.nan,
             MEAN_LENGTH: np.nan,
             "discarded": False,
+            "off_s": 0.0,
+            "by_clock": False,
         }
     )
 

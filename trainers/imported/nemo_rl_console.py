@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from common.messages import join_first
 from common.verdicts import Verdict
 from trainers.logs.log_files import PrintedNumber, half_digit, parse_number, printouts
 from trainers.logs.printed_config import PrintedConfigs
@@ -78,6 +79,11 @@ class _Blocks:
             self.before = (self.epoch - 1) * of
         self.step, self.headed, self.first_head = self.before + number, True, self.first_head or line
 
+    def precedes(self, kind: str, number: int) -> bool:
+        """Whether the block that ends is of the step before the one whose head this is."""
+        follows = kind == "Step" and self.before + number == self.step + 1
+        return bool(self.headed and self.numbers and follows)
+
     def tail(self, number: int) -> None:
         """A block's last line."""
         self.step, self.headed, self.first_head = number, True, self.first_head or self.line - 1
@@ -88,7 +94,10 @@ def _read(path: Path, blocks: _Blocks, printed: PrintedConfigs) -> Iterator[Step
         printed.feed(part)
         text = part.text
         if "=====" in text and (head := _HEAD.search(text)) is not None:
-            if _TOTAL in blocks.numbers:
+            without_total = _TOTAL not in blocks.numbers and blocks.precedes(head[1], int(head[2]))
+            if without_total:
+                blocks.line = part.line - 1
+            if without_total or _TOTAL in blocks.numbers:
                 yield _record(blocks, path)
             blocks.head(head[1], int(head[2]), int(head[3]), part.line)
         elif "trainer_v=" in text and (tail := _TAIL.search(text)) is not None:
@@ -136,6 +145,9 @@ def _read_console(path: Path) -> Imported:
     if read.records and not blocks.first_head:
         text = f"{path} has no line `==== Step 3/100 ====`: its blocks are read as steps 1 to {blocks.placed}"
         read.verdicts.append(Verdict("note", "step-by-place", text))
+    if without := [step for step, one in read.records.items() if _TOTAL not in one.scalars]:
+        text = f"{path}: step {join_first(without)} has no line `Total step time`, and does not count"
+        read.verdicts.append(Verdict("warning", "timings-missing", text))
     read.verdicts += printed.verdicts(path)
     config, later = printed.by_step(records)
     return Imported(read, _FORMAT, config, later=later)

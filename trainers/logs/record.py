@@ -164,6 +164,8 @@ class SourceRead:
     repeated: set[int] = field(default_factory=set)
     written_by: str = ""
     """The trainer that the names in its rows identify, if any."""
+    untimed_from: int | None = None
+    """The first step of a row before all records: a clock cannot time the steps of its first row."""
 
 
 @dataclass(frozen=True, slots=True)
