@@ -38,8 +38,6 @@ ERRORS, NOISE_WITHIN = 3.0, 0.05
 ONE_ANSWER = 2.0
 MOST_ROUNDING = 0.99
 """Of a time that may be all rounding, this share."""
-COARSE_FROM = 0.01
-"""From this logarithm on the rounding of times can decide a ratio."""
 
 RESPONSES, PROMPTS, TURNS, MEAN_LENGTH = "responses", "prompt_length", "turns", "mean_length"
 TOOLS, SECONDS, ABORTED = "tool_seconds", "seconds", "aborted_percent"
@@ -188,10 +186,7 @@ class Compared:
 
     @cached_property
     def rounding(self) -> float:
-        """How far the logarithm of the ratio may be off because times are logged rounded.
-
-        Steps that take equally long are rounded alike, so it is a bound: no number of steps or runs reduces it.
-        """
+        """How far rounded times may move the ratio's logarithm: equal steps are rounded alike, so no number helps."""
         found = 0.0
         for side in self.sides if any(side["off_s"].any() for side in self.sides) else ():
             # A clock's steps in a row are off by one resolution together.

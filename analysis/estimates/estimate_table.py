@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from analysis.compared import COARSE_FROM, RESPONSES, SIZES, Compared, disagrees, mean_of_runs
+from analysis.compared import RESPONSES, SIZES, Compared, disagrees, mean_of_runs
 from analysis.estimates.comparable import ALL_COMPARABLE, Comparable
 from analysis.planned import EQUAL_WITHIN, PlanRead, at
 from analysis.quantiles import CONFIDENCE, confidence_at
@@ -38,6 +38,8 @@ UNNUMBERED = "step-by-place"
 # From this ratio of responses a row on, rows without numbers are likelier of several steps than of a larger batch.
 OTHER_ROWS_FROM = 1.5
 ROWS_UNKNOWN = "one arm's rows have more responses, and a log does not give the steps of its rows"
+# From this logarithm on the rounding of logged times can decide a ratio.
+COARSE_FROM = 0.01
 COARSE = "the logged times are too coarse"
 UNIT_UNSAID = f"a ratio beyond {OTHER_UNIT_FROM:g} needs the unit of the seconds"
 PER_RESPONSE = "a step has other numbers of responses, and per response it is"
@@ -207,7 +209,7 @@ def _row(name: str, sample: RunNumbers, confidence: float, until: float, why_ope
     _, detectable = reach(sample, confidence)
     alone = [arm for arm, runs in (("the baseline", sample.baseline), ("the arm", sample.arm)) if len(runs) < 2]
     more = 0.0
-    if alone:
+    if alone and why_open != COARSE:
         more = 1.0
     elif verdict == "~" and not why_open and not 1 / until < low <= high < until:
         more = more_runs(sample, math.log(until))

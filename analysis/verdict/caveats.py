@@ -265,17 +265,16 @@ def _of_mismatch(place: JudgedPlace) -> Iterator[Doubt]:
 def _of_claim(place: JudgedPlace) -> Iterator[Doubt]:
     """What keeps a claim open, and what would resolve it."""
     claim, row = place.claim, place.comparison
-    # No more runs help then.
-    coarse = claim.row.get("open") == COARSE
-    if claim.too_wide and not coarse:
+    too_few = claim.too_wide and claim.row.get("open") != COARSE
+    if too_few:
         yield "wide", {}
     # Without a sweep the sentence says it.
-    elif claim.verdict == "~" and not (place.alone or claim.lacking or coarse):
+    elif claim.verdict == "~" and not (place.alone or claim.lacking):
         yield "open", {}
     if claim.estimate and claim.steps == (1, 1):
         yield "one-step", {}
-    if place.alone and claim.verdict == "~" and not coarse and (claim.record == "step" or not claim.lacking):
-        more, few = claim.row["runs_to_resolve"], "more runs of each arm" if claim.too_wide else ""
+    if place.alone and claim.verdict == "~" and (claim.record == "step" or not claim.lacking):
+        more, few = claim.row["runs_to_resolve"], "more runs of each arm" if too_few else ""
         # More runs are not known to reduce a spread that a few outlying steps decide.
         if outliers_decide(row.raw_speedup, row.median_speedup):
             few = few and "runs on a machine without other work"
@@ -306,12 +305,8 @@ def _of_claim(place: JudgedPlace) -> Iterator[Doubt]:
 def _of_steps(place: JudgedPlace) -> Iterator[Doubt]:
     """Which steps decide the ratio per step, and what its seconds leave out."""
     row, printed = place.comparison, place.printed
-    now, later, without, median = (
-        row.raw_speedup,
-        row.speedup_after_warmup,
-        row.speedup_without_long,
-        row.median_speedup,
-    )
+    now, median = row.raw_speedup, row.median_speedup
+    later, without = row.speedup_after_warmup, row.speedup_without_long
     if isinstance(row.unequal_work, str) and row.unequal_work:
         each = f"; per response {place.arms[1]} is {ratio_text(place.per_response)}"
         known = place.per_response > 0
