@@ -3,7 +3,6 @@
 import json
 import sys
 
-import pandas as pd
 import pytest
 
 from workflow.stacks.definition import ENVS
@@ -63,11 +62,11 @@ def test_two_environments_made_by_pip_are_compared_as_they_are(tmp_path):
         assert (done["stack_origin"]["state"], done["stack_origin"]["python"]) == (FOUND, f"{env}/bin/python")
         # Verified again where it trains.
         checked = json.loads((site.results / "runs" / f"{name}-s0" / "attempts" / "1" / "verify.json").read_text())
-        assert checked["ok"] and checked["state"] == FOUND and checked["packages"]["torch"] == done["versions"]["torch"]
+        assert checked["ok"] and checked["state"] == FOUND
+        assert all(checked["packages"][package] == done["versions"][package] for package in ("torch", "trl"))
     report = (site.results / "report.md").read_text()
-    assert report.count(f"is {FOUND}: ") == 2 and "the timers of trl 1.12.0 are not declared" in report
-    table = pd.read_csv(site.results / "tables" / "environment.csv").set_index(["stack", "kind", "name"])["version"]
-    assert table["grpo", "stack", "state"] == FOUND and table["grpo", "pip", "trl"] == "1.12.0"
+    assert f"is {FOUND}: " in report and "(and 1 more like it)" in report
+    assert "the timers of trl 1.12.0 are not declared" in report
     assert contents(first, second) == before, "nothing is written into them"
     # A changed environment is another stack. Finished runs need none.
     wheel = write_wheel(tmp_path, "rbt-alpha", "1.0")

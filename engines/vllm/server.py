@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+import os
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -102,6 +103,8 @@ def main() -> None:
         return "pip3", "not listed"
 
     hooks.PIP_PACKAGES.replace(get_pip_packages)
+    # A user's key for another server: this one would ask the trainer for it, who has the attempt's secret instead.
+    os.environ.pop("VLLM_API_KEY", None)
     serve()
 
 

@@ -47,7 +47,8 @@ class SlurmRun(RunBench):
         file, seen = self.run.parents[1] / ".squeue.json", set()
 
         def asked():
-            seen.add(file.stat().st_mtime_ns)
+            # There is no file before the first question.
+            seen.update(one.stat().st_mtime_ns for one in (file,) if one.exists())
             return len(seen) > times
 
         self.wait(asked)

@@ -52,7 +52,7 @@ def findings(cluster, folder, **train):
 def test_slurm_is_asked_before_anything_is_built(make_cluster, tmp_path):
     cluster = with_limits(make_cluster(extra=ENFORCED), "MaxWall=30", "MaxTRESPerJob=cpu=1")
     code, said = typed(cluster, tmp_path, "check")
-    assert "[slurm-re" not in said and "was not asked" not in said, said
+    assert "[slurm-re" not in said and "does not answer" not in said, said
     for train, words, key in (
         ({"slurm_account": "nobody"}, "Invalid account or account/partition combination specified", "slurm_account"),
         ({"constraint": "infiniband"}, "Invalid feature specification", "constraint"),
@@ -77,7 +77,7 @@ def test_slurm_is_asked_before_anything_is_built(make_cluster, tmp_path):
     assert "limits" not in findings(cluster, tmp_path)
     cluster.stop_daemon("slurmctld")
     code, said = typed(cluster, tmp_path, "check")
-    assert "sbatch: --test-only: Slurm was not asked (" in said and "[slurm-refuses]" not in said, said
+    assert "sbatch: Slurm does not answer (" in said and "[slurm-refuses]" not in said, said
 
 
 def test_options_in_slurm_extra_reach_sbatch(run):

@@ -17,6 +17,7 @@ ROOT = ENVS.parent
 def planned(folder, *arguments):
     """The resources of each stack's job of gpu-smoke under the shipped Slurm profile; nothing built yet."""
     command = [sys.executable, "-m", "snakemake", "--dry-run", "--profile", "profiles/slurm"]
+    command += ["--set-resources", "train:private_nodes=true"]
     command += ["--directory", str(folder), "--configfile", str(ROOT / "experiments/gpu-smoke.yaml"), *arguments]
     done = subprocess.run(command, cwd=ROOT, env=dict(os.environ), capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

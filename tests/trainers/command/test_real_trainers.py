@@ -43,12 +43,13 @@ def project(made_inputs, tmp_path):
 def test_a_trainers_own_program_runs_unedited_and_its_log_is_read(project, stack_python, trainer, stack):
     script = (PROGRAMS / f"{trainer}.sh").read_text()
     one = project(script)
+    written = one.script.read_text()
     one.spec = one.plan(python=str(stack_python(stack)), words=["temperature=1.0"]).runs["a-s0"].spec
     head = one.start()
     said = one.ended(head, silence_s=300)
     assert head.returncode == 0, said
     assert "--temperature 1.0" in (one.run / "attempts" / "1" / "run.sh").read_text()
-    assert one.script.read_text() == script and not one.calls(), "the stand-ins are not on its PATH first"
+    assert one.script.read_text() == written and not one.calls(), "the stand-ins are not on its PATH first"
     done = one.done()
     assert (done["first_step"], done["last_step"], done["steps"]) == (1, 3, 3)
     assert {"torch", "transformers"} <= done["versions"].keys()
