@@ -4,6 +4,7 @@ import copy
 import json
 import re
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import yaml
@@ -34,7 +35,10 @@ _PHI4 = {
 
 
 @pytest.fixture
-def config(rolloutbench, tmp_path):
+def config(rolloutbench, tmp_path, monkeypatch):
+    # These tests are not about this machine's disk, of which stacks may have left too little.
+    monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=2**42))
+
     def write(raw=RAW, **workload):
         raw = copy.deepcopy(raw)
         raw["workload"] |= workload
