@@ -65,9 +65,9 @@ def _counted(runs: Sequence[Run], warmup_steps: int) -> tuple[pd.DataFrame, list
     wide, joined, apart = join_windows(wide, (PHASE, OWN, ROUNDING))
     verdicts += joined
     # A counter may advance by more than one for each step.
-    ends = warmup_steps * gaps(wide["run_id"], wide["step"], steps_per_row(wide)).fillna(1.0)
-    wide.loc[first_steps(wide) <= wide["run_id"].map(ends), "left_out"] = WARMUP
-    verdicts += _no_warmup(wide, warmup_steps, runs)
+    gap = gaps(wide["run_id"], wide["step"], steps_per_row(wide)).fillna(1.0)
+    wide.loc[first_steps(wide) <= wide["run_id"].map(warmup_steps * gap), "left_out"] = WARMUP
+    verdicts += _no_warmup(wide, warmup_steps, gap, runs)
     verdicts += _other_windows(wide, apart)
     verdicts += [
         v for reason in (UNTIMED, OVERRUN, BAD_TIME, JUMPED, INCOMPLETE) for v in _left_out_verdicts(wide, reason)
@@ -80,16 +80,17 @@ def _counted(runs: Sequence[Run], warmup_steps: int) -> tuple[pd.DataFrame, list
     return wide, verdicts
 
 
-def _no_warmup(wide: pd.DataFrame, warmup_steps: int, runs: Sequence[Run]) -> Iterator[Verdict]:
+def _no_warmup(wide: pd.DataFrame, warmup_steps: int, gap: pd.Series, runs: Sequence[Run]) -> Iterator[Verdict]:
     """Reports the runs that begin after the warm-up, so that no step of theirs is left out as warm-up.
 
-    A log may have earlier rows, without a time: what reads it says so.
+    `gap` is how far each run's counter advances in a step. A log may have earlier rows, without a time: what reads it
+    says so.
     """
     first = first_steps(wide).groupby(wide["run_id"], sort=False).min()
     logged = pd.Series({run.run_id: run.done["first_step"] for run in runs if run.imported}, dtype=float)
     first = first.combine(logged.reindex(first.index, fill_value=math.inf), min).astype(int)
     # Without a warm-up, too, one arm begins with its first step and another later.
-    ends = max(warmup_steps, 1) * gaps(wide["run_id"], wide["step"], steps_per_row(wide)).fillna(1.0)
+    ends = max(warmup_steps, 1) * gap
     arms = wide.groupby("run_id", sort=False)["arm"].first()
     for run, step in first[first > ends[first.index]].items():
         earlier = arms[(first < step) & (first <= ends[first.index])]

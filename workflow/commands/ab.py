@@ -236,7 +236,7 @@ def _shared(args: argparse.Namespace, script: Script) -> dict[str, Any]:
 def _places(args: argparse.Namespace, request: Mapping[str, str], options: Mapping[str, str]) -> dict[str, int]:
     """Nodes, GPUs and tasks of a run, from the flags, else from the script."""
     given = given_flags(args, ("nodes", "gpus"))
-    if given.get("gpus", "").strip("0") == "" and "gpus" in given:
+    if "gpus" in given and not given["gpus"].strip("0"):
         raise UserError("--gpus must be 1 or more; without a GPU omit it (got 0)")
     nodes = max(1, _number("--nodes", given.get("nodes", request.get("nodes")), 1))
     each = _number("--ntasks", options.get("ntasks"), nodes) // nodes
