@@ -1,108 +1,91 @@
-"""The rewards' formulas, called as TRL calls them."""
+"""The built-in rewards, called as TRL calls them in a thread of a stack's Python; rewards.yaml has their values."""
 
 import json
 import math
+import os
+import re
+import sys
+from pathlib import Path
 
 import pytest
+import yaml
 
-from node.built_in_rewards import format_match, length_near
-from node.rewards import completion_text, reward_functions
+from node.built_in_rewards import BUILT_IN
+from trainers.reward_settings import Reward
 
 from .. import patience
 from ..attempts import ROOT, TRANSFORMERS
 
-
-@pytest.mark.parametrize(
-    ("text", "value"),
-    [
-        ("<think>a</think><answer>b</answer>", 1.0),
-        (" <think>a\nb</think>\n <answer></answer>\n", 1.0),
-        ("<think>a</think> so <answer>b</answer>", 0.0),
-        ("<answer>b</answer><think>a</think>", 0.0),
-        ("<think>a</think><think>a</think><answer>b</answer>", 0.0),
-        ("<think>a<think></think><answer>b</answer>", 0.0),
-        ("<think>a</think><answer>b</answer><answer>c</answer>", 0.0),
-        ("", 0.0),
-    ],
-)
-def test_format(text, value):
-    assert format_match(text) == value
-
-
-def test_length():
-    assert length_near("x" * 30) == 1.0
-    assert length_near("x" * 20) == length_near("x" * 40) == pytest.approx(math.exp(-1.5))
-    assert length_near("x" * 10, target=12, alpha=0.5) == pytest.approx(math.exp(-1))
-
-
-def test_completions_may_be_texts_or_conversations():
-    assert completion_text("a") == "a"
-    assert completion_text([{"role": "assistant", "content": "a"}]) == "a"
-    assert completion_text([{"role": "assistant", "content": None}]) == ""
-    functions = reward_functions([{"name": "format"}, {"name": "length", "options": {"target": 1}}])
-    assert [function.__name__ for function in functions] == ["format", "length"]
-    completions = ["a", [{"role": "assistant", "content": "<think></think><answer></answer>"}]]
-    assert functions[0](completions=completions, prompts=["", ""], trainer_state=None) == [0.0, 1.0]
-    assert functions[1](completions=completions)[0] == 1.0
-
-
-ACCURACY_CASES = [
-    ("42", "42", 1.0),
-    ("<answer> 42 </answer>", "42", 1.0),
-    ("<answer>1</answer> no, <answer>42</answer>", "42", 1.0),
-    ("<think>42</think><answer>41</answer>", "42", 0.0),
-    ("It is 42.", "42", 1.0),
-    (r"$\frac{1}{2}$", "0.5", 1.0),
-    ("1,234", "1234", 1.0),
-    ("-7", "7", 0.0),
-    ("blue", "blue", 1.0),
-    ("red", "blue", 0.0),
-    ("", "42", 0.0),
-]
-
-
-# truth, answer, whether they are equal; the one before the last keeps math_verify busy for hours
-EQUALITY = [
-    ("\\frac{1}{2}", "0.5", True),
-    ("1+x^2", "x^2 + 1", True),
-    ("\\{1, 2\\}", "\\{2, 1\\}", True),
-    ("\\sin x", "sinx", False),
-    ("12", "13", False),
-    ("", "", False),
-    ("3", "9^{9^{9}}", False),
-    ("3", "3", True),
-]
+GROUPS = yaml.safe_load(Path(__file__).with_name("rewards.yaml").read_text(encoding="utf-8"))
 PROGRAM = """
 import json, sys, threading
+from common.errors import UserError
 from node import equality
-from node.built_in_rewards import accuracy
 from node.rewards import reward_functions
 equality.LIMIT_S = 2.0
-cases, equal = json.load(sys.stdin)
-out = [[equality.equal(f"\\\\boxed{{{truth}}}", f"\\\\boxed{{{answer}}}") for truth, answer, _ in equal]]
-texts = ["<think>a</think>\\\\boxed{0.5}", "<think>a", "<think>a</think>\\\\boxed{13}"]
-halves = [{"ground_truth": "\\\\frac{1}{2}"}] * 3
+found = []
 def work():
-    out.append([accuracy(text, truth) for text, truth, _ in cases])
-    rows = [{"ground_truth": truth} for _, truth, _ in cases]
-    (reward,) = reward_functions([{"name": "accuracy"}])
-    out.append(reward(completions=[text for text, *_ in cases], reward_model=rows))
-    (reward,) = reward_functions([{"name": "phi4"}], max_response_length=62)
-    out.append(reward(completions=texts, reward_model=halves, completion_ids=[list(range(n)) for n in (50, 62, 7)]))
+    for group in json.load(sys.stdin):
+        given = {"name": group["reward"], "options": group.get("options")}
+        (reward,) = reward_functions([given], group.get("longest"))
+        reward.end_ids = frozenset({99})
+        values = []
+        for row in group["rows"]:
+            truths = [{"ground_truth": row.get("truth"), "style": "rule"}]
+            text = row.get("text", "")
+            try:
+                values += reward(completions=[text], completion_ids=[row["tokens"]], reward_model=truths, prompts=[""])
+            except UserError as error:
+                values.append(str(error))
+        found.append(values)
 thread = threading.Thread(target=work); thread.start(); thread.join()
-print(json.dumps(out))
+print(json.dumps(found))
 """
 
 
-def test_accuracy_in_any_thread(stack_python):
-    """In limited time, too."""
-    given = json.dumps([ACCURACY_CASES, EQUALITY])
-    done = patience.run([str(stack_python(TRANSFORMERS)), "-c", PROGRAM], 90, input=given, cwd=ROOT)
+def token_ids(given):
+    """A row's tokens: so many different ones, or all of them, in lines."""
+    if isinstance(given, int):
+        return list(range(1000, 1000 + given))
+    return [token for line in given for token in (line if isinstance(line, list) else [line])]
+
+
+@pytest.fixture(scope="module")
+def found(stack_python):
+    """By group, what each row came to."""
+    groups = [
+        group | {"rows": [row | {"tokens": token_ids(row.get("tokens", 1))} for row in group["rows"]]}
+        for group in GROUPS
+    ]
+    command = [str(stack_python(TRANSFORMERS)), "-c", PROGRAM]
+    done = patience.run(command, 90, input=json.dumps(groups), cwd=ROOT)
     assert done.returncode == 0, done.stderr
-    verdicts, alone, as_reward, scores = json.loads(done.stdout)
-    assert verdicts == [expected for *_, expected in EQUALITY]
-    assert alone == as_reward == [value for *_, value in ACCURACY_CASES]
-    right, cut, wrong = scores
-    assert right == pytest.approx(8 / 13)  # 50 tokens are up to 25600/31744 of 62
-    assert cut == pytest.approx(-0.5 * 8 / 13)
-    assert wrong == pytest.approx(8 / 13 * (-0.5 - 0.25 * (1 + math.cos(math.pi * 7 / (62 * 3702 / 31744)))))
+    return json.loads(done.stdout)
+
+
+@pytest.mark.parametrize("at", range(len(GROUPS)), ids=[f"{at}-{one['reward']}" for at, one in enumerate(GROUPS)])
+def test_each_value_is_the_definitions(at, found):
+    for row, got in zip(GROUPS[at]["rows"], found[at], strict=True):
+        if "says" in row:
+            assert row["says"] in got, row
+        else:
+            expected = eval(str(row["value"]), {"exp": math.exp, "cos": math.cos, "pi": math.pi})
+            assert got == pytest.approx(expected, abs=1e-12), row
+
+
+@pytest.mark.parametrize("name", BUILT_IN)
+def test_each_has_a_row_with_its_options_and_a_meaning(name):
+    (row,) = re.findall(rf"^\| `{name}` \|.*", (ROOT / "docs" / "rewards.md").read_text(encoding="utf-8"), re.M)
+    assert all(f"`{option}`" in row for option in BUILT_IN[name].options)
+    key = next(line for line in (ROOT / "docs" / "configuration.md").read_text().splitlines() if "DAPO's" in line)
+    assert f"`{name}`: " in key, "its meaning in the docstring of Reward.name, then make docs"
+    assert Reward(name=name).name == name
+
+
+def test_only_cpu_time_of_a_comparison_counts(tmp_path):
+    """Who sleeps stands for who waits: what is equal must not depend on a node's other load."""
+    asleep = "import time\ndef parse(text, **_):\n    time.sleep(0.6)\n    return [text]\n"
+    (tmp_path / "math_verify.py").write_text(f"{asleep}def verify(truth, answer, **_):\n    return truth == answer\n")
+    code = "from node import equality as e; e.LIMIT_S = 0.5; print(e.equal('1', '1'), e.equal('1', '2'))"
+    environ = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    assert patience.run([sys.executable, "-c", code], 60, cwd=ROOT, env=environ).stdout == "True False\n"
