@@ -1,6 +1,5 @@
 """A job's files, and the checkpoint from which it resumes."""
 
-import errno
 import json
 import os
 import signal
@@ -13,9 +12,8 @@ import pytest
 
 from common.errors import UserError
 from common.files import json_safe, tree_sha256, write_json
-from common.retry import append_json_line, await_file
+from common.retry import append_json_line
 from node.attempt import Inputs
-from node.dataset import arithmetic_rows, ground_truths
 from node.exit_codes import STOP_SIGNALS, RequeueError, StopRequest, run
 from node.hardware import pin_cpus, reported_environment, set_environment
 from node.hf_training import newest_checkpoint
@@ -42,22 +40,42 @@ def test_tree_sha256_sees_names_and_bytes(tmp_path):
     (tmp_path / "a").write_text("2")
     second = tree_sha256(tmp_path)
     (tmp_path / "a").rename(tmp_path / "b")
-    assert len({first, second, tree_sha256(tmp_path)}) == 3
+    third = tree_sha256(tmp_path)
+    # Weights that were trained on keep their size.
+    (tmp_path / "b").write_bytes(b"0" * 80 * 2**20)
+    zeros = tree_sha256(tmp_path)
+    (tmp_path / "b").write_bytes((b"x" + b"0" * (2**18 - 1)) * 320)
+    assert len({first, second, third, zeros, tree_sha256(tmp_path)}) == 5
 
 
-def test_exit_codes(capfd):
-    def raising(error):
-        def main():
-            raise error
+def full_disk():
+    try:
+        with Path("/dev/full").open("w") as full:
+            full.write("x")
+    except OSError as error:
+        raise RuntimeError("a library's own words") from error
 
-        return run(main)
 
-    assert run(lambda: None) == 0
-    assert raising(UserError("one\n line")) == 2
-    assert capfd.readouterr().err == "error: one line\n"
-    assert raising(RequeueError("x")) == 75
-    assert raising(ValueError("unforeseen")) == 1
-    assert "Traceback" in capfd.readouterr().err
+def raises(error):
+    def main():
+        raise error
+
+    return main
+
+
+@pytest.mark.parametrize(
+    ("main", "code", "says"),
+    [
+        (lambda: None, 0, ""),
+        (raises(UserError("one\n line")), 2, "error: one line\n"),
+        (full_disk, 2, "error: no space left on the disk"),
+        (raises(RequeueError("x")), 75, "stopped: x\n"),
+        (raises(ValueError("unforeseen")), 1, "Traceback"),
+    ],
+)
+def test_exit_codes(main, code, says, capfd):
+    assert run(main) == code
+    assert capfd.readouterr().err.startswith(says)
 
 
 def test_a_library_that_catches_all_errors_does_not_hide_a_stop():
@@ -76,22 +94,6 @@ def test_a_library_that_catches_all_errors_does_not_hide_a_stop():
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-
-
-def test_a_full_disk_is_one_line(capfd):
-    if not Path("/dev/full").exists():
-        pytest.skip("needs /dev/full")
-
-    def main():
-        try:
-            with Path("/dev/full").open("w") as full:
-                full.write("x")
-        except OSError as error:
-            assert error.errno == errno.ENOSPC
-            raise RuntimeError("a library's own words") from error
-
-    assert run(main) == 2
-    assert capfd.readouterr().err.startswith("error: no space left on the disk")
 
 
 def make_checkpoint(folder, step, without="", state_step=None):
@@ -119,19 +121,6 @@ def test_incomplete_checkpoints_are_skipped(tmp_path, without):
     assert newest_checkpoint(tmp_path) == 9
     (tmp_path / "checkpoint-9" / "optimizer.pt").write_text("")
     assert newest_checkpoint(tmp_path) == 0
-
-
-def test_tree_sha256_sees_a_change_inside_a_large_file(tmp_path):
-    """Weights that were trained on keep their size."""
-    large = tmp_path / "model.safetensors"
-    with large.open("wb") as file:
-        file.truncate(80 * 2**20)
-    before = tree_sha256(tmp_path)
-    with large.open("r+b") as file:
-        for place in range(0, 80 * 2**20, 2**18):
-            file.seek(place)
-            file.write(b"x")
-    assert tree_sha256(tmp_path) != before
 
 
 def test_environment():
@@ -168,38 +157,10 @@ def test_cpus_are_limited_to_the_allowed_ones():
         pin_cpus(1, 1, 2)
 
 
-def test_ground_truths():
-    assert ground_truths([" 7 ", 8], None) == ["7", "8"]
-    assert ground_truths(["a #### 1 #### 1,234,567"], "####") == ["1234567"]
-    assert ground_truths(["#### (1, 2)", "#### 1,2", "#### -1,000.5"], "####") == ["(1, 2)", "1,2", "-1000.5"]
-    assert ground_truths(["#### $1,234 each", "#### x = 12,345."], "####") == ["$1234 each", "x = 12345."]
-    with pytest.raises(UserError, match="'####', but 1 of 2 answers do not contain it"):
-        ground_truths(["#### 1", "2"], "####")
-    # A list, which no separator of thousands divides.
-    lists = ["100,2000", "1,2345", "1234,567", "12,345,6", "1,000,20", "12.5,100", "0,123"]
-    assert ground_truths([f"#### {one}" for one in lists], "####") == lists
-    kept = ["100,200", "$1,234", "(1, 2)"]
-    assert ground_truths([f"#### {one}" for one in kept], "####", "keep") == kept
-
-
-def test_arithmetic():
-    rows = arithmetic_rows(200, seed=3)
-    assert rows == arithmetic_rows(200, seed=3)
-    assert rows[:50] == arithmetic_rows(50, seed=3)
-    assert rows != arithmetic_rows(200, seed=4)
-    assert len({row["question"] for row in rows}) > 150
-    for row in rows:
-        formula = row["question"].removeprefix("What is ").removeprefix("Compute ").split("?")[0]
-        value = eval(formula.replace("=", "").rstrip("."))  # the test's own sums, no foreign text
-        assert row["answer"] == str(value)
-
-
 def test_a_file_that_is_made_anew_is_awaited(tmp_path, capsys):
     inputs = tmp_path / "inputs.json"
     entry = {"path": "x", "sha256": "0" * 64}
     maker = threading.Timer(0.5, lambda: write_json(inputs, {"data": entry, "model": entry}))
     maker.start()
     assert Inputs({"inputs": str(inputs)}).data == tmp_path / "x"
-    maker.join()
     assert f"{inputs} is not there; waiting up to 900 s for it" in capsys.readouterr().err
-    await_file(tmp_path / "never", give_up=lambda: True)
