@@ -35,6 +35,11 @@ CASES = {
     "other GPUs": ((rows(), rows(1), gpu_run(), gpu_run("NVIDIA H200")), ["gpus-differ"], False),
     "negative times": (([*rows(), row(5, 3, phases={"step/optimizer_step": -7})], rows(1, 5)), ["step-left-out"], True),
     "an absurd time": (([*rows(), row(5, 9e9)], rows(1, 5)), ["step-left-out"], True),
+    "lost completions": (
+        ([*rows(), row(5, 5, scalars={"missing_completions": 2})], rows(1, 5)),
+        ["step-left-out"],
+        True,
+    ),
     "one step": (([row(1, 3)], [row(1, 1)]), ["one-seed"], True),
     "no samples": ((rows(samples={}), rows(1, samples={})), [], True),
 }

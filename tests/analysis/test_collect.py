@@ -4,6 +4,7 @@ import make_results
 import pyarrow.parquet as pq
 import pytest
 from make_results import collected
+from roofline_results import row as verl_row
 
 from analysis.collect import main
 from analysis.steps import METADATA_KEY, SCHEMA
@@ -79,6 +80,20 @@ def test_last_attempt_that_has_the_step_counts(tmp_path):
     assert gen["overlap"].to_dict() == {1: False, 2: False, 3: True, 4: True, 5: False}
     assert gen["resumed"].to_dict() == {1: False, 2: False, 3: True, 4: False, 5: False}
     assert codes(metadata) == ["overlap"]
+
+
+def test_lines_of_a_validation_only_are_no_training_steps(tmp_path):
+    """verl logs its validation before training at step 0, and after a resume at the step that was resumed from."""
+    seconds = {"timing_s/gen": 8.0, "timing_s/step": 9.0}
+    validation = verl_row(0, {"val-core/acc": 0.1})
+    first = [validation, verl_row(1, seconds), verl_row(2, seconds)]
+    second = [validation | {"step": 2, "resumed": True}, verl_row(3, seconds) | {"resumed": True}]
+    spec = {"trainer": "verl", "trainer_args": {"version": "0.4.1", "overrides": []}}
+    done = {"versions": {"verl": "0.4.1"}, "resolved": {}}
+    made = make_results.write_run(tmp_path, "r", "vllm", 0, [first, second], spec_more=spec, done_more=done)
+    frame, metadata = collected(made)
+    assert not metadata["verdicts"] and frame.groupby("step")["attempt"].first().to_dict() == {1: 1, 2: 1, 3: 2}
+    assert frame.groupby("step")["resumed"].first().to_dict() == {1: False, 2: False, 3: True}
 
 
 @pytest.mark.promise("the-report-shows-a")

@@ -1,8 +1,11 @@
+"""The trees of timers that trainers declare, and what a run's timers must fit."""
+
 import pytest
 
 from common.errors import UserError
 from trainers.registry import declared_trees, mode_of, tree_for
-from trainers.timers.exclusive import overruns
+from trainers.timers.exclusive import overruns, own_rounding_s
+from trainers.timers.flat import timer_places
 from trainers.timers.tree import CATEGORIES
 
 
@@ -37,4 +40,30 @@ def test_unknown_version_or_engine_says_how_to_declare(version, engine):
 @pytest.mark.parametrize("version", ["0.6.0", "v0.6.0", "V0.6.0", "0.6.0+cu124", "v0.6.0.post1+cu124", "0.6.0.dev1"])
 def test_a_version_may_be_a_tag_or_name_its_build(version):
     assert tree_for("verl", version, "vllm").series == "0.6"
-    assert mode_of("verl", "v0.4.1", {"trainer_args": {"overrides": ["trainer.use_v1=false"]}}, {}) == ""
+
+
+@pytest.mark.parametrize(
+    ("version", "overrides", "resolved", "mode"),
+    [
+        ("v0.4.1", ["trainer.use_v1=false"], {}, ""),
+        ("0.9.1", ["trainer.use_v1=True", "trainer.use_v1=False"], {}, "legacy"),
+        ("0.9.1", [], {"trainer": {"use_v1": False}}, "legacy"),
+        ("0.9.1", [], {"trainer.use_v1": False}, "legacy"),
+    ],
+)
+def test_a_runs_loop_is_what_its_settings_say(version, overrides, resolved, mode):
+    spec, done = {"trainer_args": {"overrides": overrides}}, {"resolved": {"trainer": resolved}}
+    assert mode_of("verl", version, spec, done) == mode
+
+
+def test_a_whole_sum_carries_all_its_roundings():
+    phases = {"step": 2.0, "step/gen": 1.5, "step/gen/reshard": 0.5, "step/ref": 0.25}
+    own = own_rounding_s(phases, dict.fromkeys(phases, 0.005))
+    assert own == {"step": 0.015, "step/gen": 0.01, "step/gen/reshard": 0.005, "step/ref": 0.005}
+
+
+def test_rounding_may_not_decide_where_a_timer_lies():
+    steps = [{"timing_s/step": 10.0, "timing_s/gen": 9.9, "timing_s/testing": 0.3}] * 4
+    printed = [dict.fromkeys(step, 0.1) for step in steps]
+    places, (said,) = timer_places(steps, tree_for("verl", "0.4.1", "vllm"), "r", printed)
+    assert places == {"testing": "step/testing"} and "the numbers do not show" in said.text

@@ -48,6 +48,7 @@ class Read:
         self.lines = [next(row["source_line"] for row in rows if row["step"] == step) for step in self.steps]
         self.timers, self.names = run.timers, list(dict.fromkeys(row["name"] for row in rows))
         self.phases = list(dict.fromkeys(row["name"] for row in rows if row["kind"] == "phase"))
+        self.units = {row["name"]: row["unit"] for row in rows}
         self.config, self.versions, self.format = run.end["resolved"], run.end["versions"], ""
 
     def _of_sources(self, found):
@@ -122,6 +123,9 @@ def wrong_in_read(read, right):
         elif key in ("steps", "resumed", "repeated"):
             if getattr(read, key) != steps_in(value):
                 found.append(f"{key}: {getattr(read, key)}, not {value}")
+        elif key == "units":
+            got = {name: read.units.get(name) for name in value}
+            found += [f"units: {got}, not {value}"] * (got != value)
         elif key in ("config", "overrides"):
             got = {name: lookup(getattr(read, key), name) for name in value}
             found += [f"{key}: {got}, not {value}"] * (got != value)
