@@ -32,7 +32,7 @@ MORE = {"licence", "wrong", "right"}
 TABLES = "right"
 """The folder of a case with parts of the report's tables, as they must be."""
 REPORT = "report"
-KEYS = ("run_id", "arm", "step", "path", "estimate", "quantity", "factors", "baseline")
+KEYS = ("run_id", "arm", "step", "path", "estimate", "quantity", "factors", "baseline", "setting")
 """The columns of such a part that say which row of the report's table it is."""
 
 
