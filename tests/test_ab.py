@@ -295,12 +295,6 @@ def test_of_an_edited_file_no_other_arms_are_shown_or_started(ab):
         assert "start those by `rolloutbench run mm.yaml`" in said and "main_ppo" not in said, said
 
 
-def test_a_folder_of_the_files_name_is_refused(ab):
-    Path("mm.yaml").mkdir()
-    code, said = ab("--vary", "a=1,2", "--save", "mm.yaml")
-    assert code == 1 and "mm.yaml is not a file; give another one with --save" in said, said
-
-
 def test_of_a_value_variables_are_expanded_where_the_script_runs_and_nothing_else(ab, tmp_path):
     given = '/s/$USER/${LATER}/`id`/$(id)/${trainer.name}/"$5"; id/{run}'
     code, said = ab("--vary", "e=vllm,sglang", "--set", f"out={given}", script="python3 train.py e=vllm out=x\n")
@@ -348,35 +342,6 @@ def test_what_somebody_has_edited_is_kept(ab):
     # A script that requests more is written into a file that nobody has edited.
     Path("run.sh").write_text(SBATCH.replace("08:00:00", "09:00:00"))
     assert ab(*arguments)[0] == 0 and "runtime: 540" in profile.read_text()
-
-
-@pytest.mark.parametrize(
-    ("arguments", "script", "told"),
-    [
-        ((), SCRIPT, "nothing varies: give --vary KEY=A,B"),
-        (("--vary", "a.b=1"), SCRIPT, "--vary a.b has one value (1); give two or more"),
-        (("--vary", "a=1,2", "--vary", "b=1,2,3"), SCRIPT, "--vary a has 2 values, and another flag 3"),
-        (("--vary", "e=a,b"), "E='1 2'\npython3 t.py --e $E\n", "line 2: $E behind --e is 2 words; write --e with one"),
-        (
-            ("--vary", "e=a,b"),
-            'python3 t.py --e "${E[@]}"\n',
-            'line 1: "${E[@]}" behind --e may be several words or none',
-        ),
-        (("--vary", "e={value}/a,b"), "python3 t.py\n", "e is not in the script, and {value} stands for the value"),
-        (("--vary", "x.y=1,2"), "echo hello\n", "no command in it looks like the training"),
-        (("--vary", "x.y=1,2"), "sbatch train.sh\n", "line 1: the script submits itself (sbatch train.sh)"),
-        (("--vary", "api_key=1,2"), SCRIPT, "looks like a secret"),
-        (("--python", "/nowhere,/nothing"), SCRIPT, "--python /nowhere is no environment"),
-        (("--vary", "a=1,2", "--image", "x,y"), SCRIPT, "it needs Slurm: give --partition"),
-        (("--vary", "a=1,2", "--partition", "p", "--nodes", "0"), SCRIPT, "--nodes: must be a whole number, 1 or more"),
-        (("--vary", "a=1,2", "--gpus", "2.5"), SCRIPT, "--gpus: must be 0 to 999 (got '2.5')"),
-        (("--vary", "a=1,2", "--gpus", "0"), SCRIPT, "--gpus must be 1 or more; without a GPU omit it"),
-    ],
-)
-def test_what_cannot_work_is_refused_in_one_line(ab, arguments, script, told):
-    code, said = ab(*arguments, script=script)
-    assert code == 1 and told in said and said.startswith("error: "), said
-    assert len(said.splitlines()) <= 3 and not list(Path().glob("*.yaml"))
 
 
 @pytest.mark.full("a whole workflow by snakemake: half a minute")

@@ -95,38 +95,8 @@ def test_exit_codes_are_those_of_the_documentation(tmp_path, monkeypatch, capsys
     )
 
 
-@pytest.mark.parametrize(
-    ("old", "said"),
-    [
-        (
-            "plan my.yaml --seconds-per-step 3",
-            "now rolloutbench check: rolloutbench check my.yaml --seconds-per-step 3",
-        ),
-        ("preflight my.yaml --json", "now rolloutbench check: rolloutbench check my.yaml --json"),
-        ("doctor --across-nodes", "now rolloutbench check: rolloutbench check --across-nodes"),
-        ("doctor", "now rolloutbench check"),
-        ("verdict my.yaml", "now rolloutbench report: rolloutbench report my.yaml"),
-        ("headline", "now rolloutbench report"),
-        ("schema", f"now the file {ROOT}/workflow/schemas/config.schema.json"),
-    ],
-)
-def test_a_command_of_an_earlier_release_answers_with_its_new_name(old, said, capsys):
-    assert code_of(*old.split()) == 2
-    told = capsys.readouterr()
-    assert told.out == "" and told.err == f"error: `rolloutbench {old.split()[0]}` is {said}\n"
-    words = shlex.split(said.partition(": rolloutbench ")[2])
-    assert not words or parser(COMMANDS).parse_args(words).command == words[0]
-
-
 def test_there_are_nine_commands():
     assert LISTED == ["new", "check", "run", "status", "cancel", "report", "compare", "ab", "history"]
-
-
-def test_an_unknown_command_gets_the_nearest_one_and_none_the_whole_help(capsys):
-    assert code_of("comparre") == 2
-    said = capsys.readouterr().err
-    assert "error: unknown command 'comparre' (did you mean compare?); known: new, check, run," in said
-    assert "write-plan" not in said
 
 
 @pytest.mark.parametrize("command", ["status", "report", "cancel"])

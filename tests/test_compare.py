@@ -234,49 +234,6 @@ def test_what_another_has_written_is_left_as_it_was(tmp_path, capsys):
     assert [file.name for file in results.iterdir()] == ["plan.json"]
 
 
-@pytest.mark.parametrize(
-    ("given", "says"),
-    [
-        (["good.log", "x" * 300], "does not exist; give a file, a folder or wandb:entity/project/id"),
-        (["good.log", "good.log"], "good.log is given twice; give the logs of two runs"),
-        (["good.log", "link.log"], "good.log and link.log are the same file; give the logs of two runs"),
-        (
-            ["good.log", "runs.csv"],
-            "column arm has x, y. Name the arm as the table does (compare x=runs.csv), or split",
-        ),
-        (["good.log", "https://wandb.ai/me/p/runs/1a?nw=x"], "reading wandb run me/p/1a needs a key"),
-        (["a=good.log,", "ok.csv"], "'a=good.log,' ends with a comma; commas separate seeds without a blank"),
-        (["a=*.log", "ok.csv"], "no file is named *.log (the shell expands no pattern behind NAME=, and none without"),
-        (["good.log", "ok.csv", "--relase", "0.6"], "unrecognized arguments: --relase 0.6 (did you mean --release?)"),
-        (["good.log", "zero.csv"], "zero.csv: step_time is no number above 0 in any row"),
-        (["good.log", "trained"], "trained holds no readable log; give trained/checkpoint-10/trainer_state.json"),
-        (["good.log", "ok.csv", "--warmup", "x"], "invalid int value: 'x'\n`rolloutbench compare --help` shows"),
-    ],
-)
-def test_a_mistake_is_told_in_three_lines_without_the_words_of_a_configuration(
-    capsys, tmp_path, monkeypatch, given, says
-):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("WANDB_API_KEY", raising=False)
-    monkeypatch.setenv("NETRC", str(tmp_path / "none"))
-    Path("good.log").write_text("step:1 - timing_s/step:2.0\n")
-    Path("link.log").symlink_to("good.log")
-    Path("trained", "checkpoint-10").mkdir(parents=True)
-    for name, text in {
-        "ok.csv": "step,step_time\n1,3\n2,4\n",
-        "runs.csv": "step,phase,seconds,arm\n1,step,2,x\n1,step,3,y\n",
-        "zero.csv": "step,step_time\n1,0\n2,0\n",
-        "trained/checkpoint-10/trainer_state.json": '{"log_history": [{"step": 1, "loss": 0.0, "step_time": 3.0}]}',
-    }.items():
-        Path(name).write_text(text)
-    try:
-        assert main(["compare", *given, "--verdict-only"]) == 1
-    except SystemExit as stopped:
-        assert stopped.code == 2
-    said = capsys.readouterr().err
-    assert says in said and len(said.splitlines()) <= 3 and "configuration has errors" not in said, said
-
-
 def test_an_undeclared_release_is_answered(capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert main(["compare", str(VLLM), str(SGLANG), "--release", "9.9", "--step-seconds", "x", "--verdict-only"]) == 0

@@ -28,21 +28,6 @@ def said_by(program, folder, config, *options):
     return done.returncode, done.stderr + done.stdout
 
 
-@pytest.mark.parametrize(
-    ("name", "content", "says"),
-    [
-        ("nosuch.yaml", None, "nosuch.yaml does not exist (looked in FOLDER); give the path of a YAML file"),
-        ("broken.yaml", b"arms: [1\n", "broken.yaml is not YAML: while parsing a flow sequence"),
-    ],
-)
-def test_a_wrong_configuration_file_is_one_line(rolloutbench, tmp_path, name, content, says):
-    if content is not None:
-        (tmp_path / name).write_bytes(content)
-    said = rolloutbench("run", name, *LOCAL, "--dry-run")
-    assert said.code == 1 and said.err.startswith("error: ") and len(said.err.splitlines()) == 1, said
-    assert says.replace("FOLDER", str(tmp_path)) in said.err and not said.out
-
-
 @pytest.mark.full("whole workflows")
 def test_snakemake_is_otherwise_its_own(program, tmp_path):
     """A right file, and a mistake that the Snakefile finds; then what Snakemake itself answers."""
@@ -108,13 +93,6 @@ def test_a_profiles_request_is_understood_in_slurms_forms_and_without_second_quo
     assert (
         "slurm_extra='--exclusive --comment='\"'\"'a b'\"'\"'' " in said and " gres= nodes=1 cpus_per_task=8 " in said
     )
-
-
-def test_a_request_that_cannot_be_read_is_refused_before_snakemake_starts(rolloutbench, tmp_path):
-    (tmp_path / "config.yaml").write_text(yaml.safe_dump(SITE | {"set-resources": {"train": {"runtime": "20:00:00"}}}))
-    (tmp_path / "config.yaml").write_text((tmp_path / "config.yaml").read_text().replace("'20:00:00'", "20:00:00"))
-    said = rolloutbench("run", ROOT / "config.yaml", "--profile", tmp_path)
-    assert said.code == 1 and "runtime 72000 min is 50 days; did YAML read 20:00:00? Write 20h or 1200" in said.err
 
 
 def test_a_request_that_cannot_run_is_refused_before_anything_is_built(program, tmp_path):

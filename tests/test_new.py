@@ -106,40 +106,6 @@ def test_what_it_writes_plans_for_every_combination_of_flags(here, capsys):
     assert written > 30 and refused > 10, (written, refused)
 
 
-@pytest.mark.parametrize(
-    ("given", "said"),
-    [
-        ("--gpus x", "--gpus: must be 0 to 999 (got 'x')"),
-        ("--trainer vrl", "--trainer: unknown trainer 'vrl' (did you mean trl?); known: trl, swift (with --gpus 0)"),
-        ("--model qwen", "'qwen' is read as a hub id, and needs a revision (a commit), so that it cannot change"),
-        ("--data x.jsonl", "workload.data.source: no such file or folder: x.jsonl"),
-        ("--rewards accurcy", "workload.rewards.0.name: must be 'accuracy', 'format'"),
-        (
-            "--from blanks.sh",
-            "line 1: blanks beside = make several words of one setting; write data.train_batch_size=256",
-        ),
-        ("--partition 'a b'", "--partition: must be a Slurm partition (got 'a b')"),
-    ],
-)
-def test_a_wrong_answer_is_one_line_with_what_is_allowed(here, capsys, given, said):
-    Path("blanks.sh").write_text("python3 -m verl.trainer.main_ppo data.train_batch_size = 256\n")
-    before = sorted(here.rglob("*"))
-    assert main(["new", *shlex.split(given)]) == 1
-    told = capsys.readouterr().err
-    assert said in told and told.startswith("error: ") and len(told.splitlines()) == 1, told
-    assert sorted(here.rglob("*")) == before
-
-
-@pytest.mark.parametrize("there", ["my.yaml", "profiles/my/config.yaml"])
-def test_no_file_is_overwritten(here, capsys, there):
-    Path(there).parent.mkdir(parents=True, exist_ok=True)
-    Path(there).write_text("mine")
-    before = sorted(here.rglob("*"))
-    assert main(["new", "--partition", "h100"]) == 1
-    assert capsys.readouterr().err.startswith(f"error: {there} exists; give another name")
-    assert Path(there).read_text() == "mine" and sorted(here.rglob("*")) == before
-
-
 def test_the_commands_that_follow_can_be_copied_for_any_name(here, capsys):
     """A space in a folder's name, such as people have, is one word of the shell's."""
     assert main(["new", "my runs/実験.yaml", "--gpus", "0"]) == 0

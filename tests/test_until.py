@@ -47,24 +47,6 @@ def test_the_runs_are_those_of_the_same_seeds_in_a_list():
     assert "most" not in listed.as_json() and until.as_json()["most"] == 6
 
 
-@pytest.mark.parametrize(
-    ("seeds", "says"),
-    [
-        ({"until": 1.0, "most": 8}, "seeds.until: must be greater than 1 (got 1.0)"),
-        ({"until": 0.95, "most": 8}, "seeds.until: must be greater than 1 (got 0.95)"),
-        ({"until": 1.05}, "seeds.most is missing"),
-        ({"until": 1.05, "most": 1}, "seeds.most: must be greater than or equal to 2 (got 1)"),
-        ({"until": 1.05, "mots": 8}, "seeds.mots is not a known key (did you mean most?). Allowed here: until, most"),
-        ([], "seeds: must have at least 1 entry"),
-        (3, "seeds: must be a list (got 3)"),
-        ([0, 0], "seeds must differ"),
-    ],
-)
-def test_what_cannot_be_is_told(seeds, says):
-    with pytest.raises(UserError, match=re.escape(says)):
-        plan(seeds)
-
-
 def test_an_imported_arm_is_compared_by_the_logs_that_there_are():
     raw = two_arms() | {"seeds": UNTIL}
     raw["arms"]["logs"] = {"trainer": "verl", "engine": "vllm", "import": str(FORMATS / "verl-console-vllm-0.log")}

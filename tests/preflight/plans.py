@@ -12,7 +12,7 @@ from trainers.protocol import StackFacts
 from workflow.config.plan import plan_runs
 from workflow.config.reading import parse_config
 from workflow.preflight import preflight
-from workflow.preflight.cases import cases_of, settings_requests
+from workflow.preflight.cases import settings_requests
 
 ROLLOUT = "actor_rollout_ref.rollout"
 ACTOR = "actor_rollout_ref.actor"
@@ -92,6 +92,10 @@ EQUAL = {
     "seeds": [0, 1, 2],
 }
 
+# The article's runs, imported with what a training would be told.
+IMPORTED = ARTICLE | {"arms": {name: arm | {"import": f"{name}.log"} for name, arm in ARTICLE["arms"].items()}}
+BY_NAME = {"article": ARTICLE, "equal": EQUAL, "imported": IMPORTED}
+
 
 def planned(raw, *, options=None, env=None, arms=None, without=(), **workload):
     """An experiment with further shared options and variables, other arms, fewer arms, or other words of workload."""
@@ -123,16 +127,6 @@ def looked_at(plan, place=None, composed=None):
     return preflight(plan, place, as_composed(plan) if composed is None else composed, _told)
 
 
-def cases(raw, **changes):
-    """The cases by arm; of an arm with factors of its own, the last."""
-    plan = planned(raw, **changes)
-    return {case.arm: case for case in cases_of(plan, as_composed(plan), _told)}
-
-
 def found(raw, place=None, **changes):
     """The findings by code."""
     return {finding.code: finding for finding in looked_at(planned(raw, **changes), place).findings}
-
-
-def codes(raw, level, place=None, **changes):
-    return [one.code for one in found(raw, place, **changes).values() if one.level == level]

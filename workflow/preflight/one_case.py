@@ -116,7 +116,8 @@ def heads(case: Case) -> Iterator[Finding]:
     if wrong:
         fits = [n for n in (1, 2, 4, 5, 8, 10, 16) if model.heads_fit(n)]
         allowed = " or ".join(str(n) for n in fits if case.allows_tensor_parallel(n))
-        key = case.trainer.key("tensor_parallel")
+        # Of an engine that has all GPUs of its run only their number can be changed.
+        key = case.trainer.keys.get("engine_gpus", (case.trainer.key("tensor_parallel"),))[0]
         yield Finding(
             "impossible",
             "tensor-parallel-heads",
