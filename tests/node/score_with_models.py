@@ -1,9 +1,8 @@
-"""Scores texts with tiny reward models of several kinds, and tells what came of it: `score_with_models.py FOLDER OUT`.
+"""Scores texts with tiny reward models of several kinds: `score_with_models.py FOLDER`.
 
 In one process of a stack, since importing the libraries takes longer than all of it.
 """
 
-import json
 import sys
 from pathlib import Path
 
@@ -15,7 +14,7 @@ from node.reward_model import Classifier, load_tokenizer
 from node.rewards import reward_functions
 from tests.classifier import write_classifier
 
-FOLDER, OUT = Path(sys.argv[1]), Path(sys.argv[2])
+FOLDER = Path(sys.argv[1])
 PROMPTS = [[{"role": "system", "content": "Be brief."}, {"role": "user", "content": f"{n} + {n}?"}] for n in range(7)]
 TEXTS = ["4", "It is four, of course.", "", "no " * 40, "4", "🍎🍎", "four"]
 RESPONSES = [Response(text=text, prompt=prompt) for text, prompt in zip(TEXTS, PROMPTS, strict=True)]
@@ -32,12 +31,17 @@ def model(at, **words):
     return found
 
 
-def refused(do):
+def near(values, others, tolerance=1e-5):
+    return all(abs(a - b) < tolerance for a, b in zip(values, others, strict=True))
+
+
+def refused(words, do):
     try:
         do()
     except UserError as error:
-        return str(error)
-    return ""
+        assert words in str(error), error
+    else:
+        raise AssertionError(words)
 
 
 def by_hand(at, response):
@@ -45,9 +49,9 @@ def by_hand(at, response):
     from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
     tokenizer = AutoTokenizer.from_pretrained(str(at))
-    stderr = [*response.prompt, {"role": "assistant", "content": response.text}]
-    text = tokenizer.apply_chat_template(stderr, tokenize=False) if tokenizer.chat_template else None
-    text = text or "\n".join(one["content"] for one in stderr)
+    turns = [*response.prompt, {"role": "assistant", "content": response.text}]
+    text = tokenizer.apply_chat_template(turns, tokenize=False) if tokenizer.chat_template else None
+    text = text or "\n".join(one["content"] for one in turns)
     network = AutoModelForSequenceClassification.from_pretrained(str(at)).eval()
     with torch.no_grad():
         return float(network(**tokenizer(text, return_tensors="pt", add_special_tokens=False)).logits[0, 0])
@@ -57,38 +61,45 @@ chat, raw = folder("chat"), folder("raw", template=False)
 torch.manual_seed(3)
 before = torch.random.get_rng_state()
 whole, plain = model(chat), model(raw)
-results = {"random_state_kept": bool(torch.equal(before, torch.random.get_rng_state()))}
+assert torch.equal(before, torch.random.get_rng_state())
+
+# The input is the chat template, or the contents; the score is the classifier's output.
+text = whole.text(RESPONSES[0])
+assert text.startswith("<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\n0 + 0?<|im_end|>\n")
+assert text.endswith("<|im_start|>assistant\n4<|im_end|>\n")
+assert plain.text(RESPONSES[0]) == "Be brief.\n0 + 0?\n4"
 together = whole.score(RESPONSES)[0]
-results["together"], results["again"] = together, whole.score(RESPONSES)[0]
-results["reversed"] = whole.score(RESPONSES[::-1])[0][::-1]
-results["alone"] = [whole.score([one])[0][0] for one in RESPONSES]
-results["by_hand"] = [by_hand(chat, one) for one in RESPONSES]
-results["raw"], results["raw_by_hand"] = plain.score(RESPONSES)[0], [by_hand(raw, one) for one in RESPONSES]
-results["texts"] = [whole.text(RESPONSES[0]), plain.text(RESPONSES[0])]
-results["untruncated"] = whole.truncated
+for scores, at in ((together, chat), (plain.score(RESPONSES)[0], raw)):
+    assert near(scores, [by_hand(at, one) for one in RESPONSES]) and max(scores) - min(scores) > 1e-2
 
+# It does not depend on the batch.
+assert whole.score(RESPONSES)[0] == together and near(whole.score(RESPONSES[::-1])[0][::-1], together)
+assert near([whole.score([one])[0][0] for one in RESPONSES], together) and whole.truncated == 0
+
+# The start of a too long text is cut, and counted.
 short = model(chat, max_length=20)
-results["short"] = short.score(RESPONSES)[0]
-results["truncated"] = short.truncated
-ids = load_tokenizer(chat)(whole.text(RESPONSES[3]), add_special_tokens=False)["input_ids"]
-results["last_tokens_alone"] = float(whole._model(torch.tensor([ids[-20:]])).logits[0, 0])
+scores, ids = short.score(RESPONSES)[0], load_tokenizer(chat)(whole.text(RESPONSES[3]), add_special_tokens=False)
+assert 0 < short.truncated <= 7
+assert near(scores[3:4], [float(whole._model(torch.tensor([ids["input_ids"][-20:]])).logits[0, 0])])
 
-function = reward_functions(
-    [{"model": str(chat), "revision": None, "name": "liked", "batch_size": 3, "dtype": "bfloat16"}],
-    models={str(chat): chat},
-)[0]
+# Half precision is close, and logs its counts.
+of_half = {"model": str(chat), "revision": None, "name": "liked", "batch_size": 3, "dtype": "bfloat16"}
+(function,) = reward_functions([of_half], models={str(chat): chat})
 function.ready("cpu")
 counted = {}
-results["half"] = function(TEXTS, PROMPTS, log_metric=counted.__setitem__)
-results["counted"] = counted
+half = function(TEXTS, PROMPTS, log_metric=counted.__setitem__)
+assert near(half, together, 0.05) and half != together
+assert counted == {"rewards/liked/failed": 0.0, "rewards/liked/truncated": 0.0}
 
+# What cannot be used is named.
 with torch.no_grad():
     whole._model.score.weight.fill_(float("nan"))
-results["none_finite"] = refused(lambda: whole.score(RESPONSES))
-results["without_head"] = refused(lambda: model(folder("headless", head=False)))
-results["two_labels"] = refused(lambda: model(folder("two", labels=2)))
+refused("liked gives no finite number for any of 7 completions in float32", lambda: whole.score(RESPONSES))
+headless, two = folder("headless", head=False), folder("two", labels=2)
+refused("lack score.weight, so its scores would be random", lambda: model(headless))
+refused("has 2 labels, and a reward model has one", lambda: model(two))
 for file in ("tokenizer.json", "tokenizer_config.json"):
     (raw / file).write_text("{")
-results["broken_tokenizer"] = refused(lambda: model(raw))
-results["not_prepared"] = refused(lambda: reward_functions([{"model": "elsewhere", "name": "liked"}]))
-OUT.write_text(json.dumps(results))
+refused("the tokenizer of the reward model", lambda: model(raw))
+unknown = [{"model": "elsewhere", "name": "liked"}]
+refused("elsewhere is not among the prepared inputs", lambda: reward_functions(unknown))

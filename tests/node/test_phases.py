@@ -154,28 +154,22 @@ def test_an_unknown_timer_of_trl_keeps_its_name():
     assert phase_name("GRPOTrainer.new thing/here", "the pass") == "new_thing_here"
 
 
-class Pretrained:
-    """A model of transformers: its `disable_adapters` is a method, whether it has adapters or not."""
-
-    def disable_adapters(self): ...
-
-    def active_adapters(self):
-        return []
-
-    def modules(self):
-        return [self, *self.layers]
-
-    def __init__(self, *layers):
-        self.layers = layers
-
-
-def test_without_a_reference_model_the_pass_is_the_old_policys_unless_an_adapter_is_off():
-    trainer, path = SimpleNamespace(ref_model=None), "step/training_step/prepare_inputs"
-    assert log_prob_phase(trainer, Pretrained(), path) == "old_log_prob"
-    for off, active, phase in (
+@pytest.mark.parametrize(
+    ("adapters_are_off", "active", "phase"),
+    [
+        (None, "", "old_log_prob"),
         (False, "default", "old_log_prob"),
         (True, "default", "ref_log_prob"),
         (False, "ref", "ref_log_prob"),
-    ):
-        layer = SimpleNamespace(disable_adapters=off, active_adapters=[active])
-        assert log_prob_phase(trainer, Pretrained(layer), path) == phase
+    ],
+)
+def test_without_a_reference_model_the_pass_is_the_old_policys_unless_an_adapter_is_off(
+    adapters_are_off, active, phase
+):
+    """`disable_adapters` of a transformers' model is a method, whether it has adapters or not."""
+    layer = SimpleNamespace(disable_adapters=adapters_are_off, active_adapters=[active])
+    layers = [] if adapters_are_off is None else [layer]
+    model = SimpleNamespace(disable_adapters=len, active_adapters=list)
+    model.modules = lambda: [model, *layers]
+    path = "step/training_step/prepare_inputs"
+    assert log_prob_phase(SimpleNamespace(ref_model=None), model, path) == phase

@@ -2,10 +2,9 @@
 
 import functools
 import json
-from dataclasses import dataclass
 from pathlib import Path
 from string import ascii_letters, digits
-from typing import Any
+from typing import NamedTuple
 
 import pytest
 import yaml
@@ -55,20 +54,13 @@ def dull(completions, *, lives):
 LEARNED = ("loss", "reward", "kl", "grad_norm")
 
 
-@dataclass(frozen=True)
-class Trained:
-    """Both runs, and by trainer what was seen of its generations."""
+class Trained(NamedTuple):
+    """Both runs, and what the first life of swift's said last."""
 
     swift: Run
     trl: Run
-    seen: dict[str, list[dict[str, Any]]]
     said: str
-    """What the first life of swift's run said last."""
     inputs: Path
-
-    def lives(self, trainer):
-        """A run, and its last life."""
-        return getattr(self, trainer), 2 if trainer == "swift" else 1
 
 
 def planned(folder):
@@ -108,8 +100,8 @@ def trained(stack_python, tmp_path_factory):
     (folder / "settings.json").write_text(json.dumps([{**settings, **change} for change in changes]))
     said = train(swift, SWIFT, 1, STOPPED_AT)
     train(swift, SWIFT, 2, then=folder / "settings.json")
-    train(trl, TRANSFORMERS, 1, then=swift.out)
-    return Trained(swift, trl, {"swift": swift.seen(), "trl": trl.seen()}, said, inputs)
+    train(trl, TRANSFORMERS, 1)
+    return Trained(swift, trl, said, inputs)
 
 
 def test_it_stops_on_request_and_goes_on_with_the_next_step(trained):
@@ -151,7 +143,7 @@ def test_every_timer_is_a_phase_and_their_sums_fit(trained):
 
 
 def test_what_swift_refuses_is_told_before_anything_is_loaded(trained):
-    (whole, shared, *refused) = trained.seen["swift"][STEPS:]
+    (whole, shared, *refused) = trained.swift.seen()[STEPS:]
     assert whole["version"] == "4.6.0" and whole["settings"]["template_backend"] == "jinja"
     assert not {"output_dir", "run_name"} & whole["settings"].keys()
     config = ("state_dict_type", "reshard_after_forward", "activation_checkpointing")
@@ -163,56 +155,44 @@ def test_what_swift_refuses_is_told_before_anything_is_loaded(trained):
 
 
 def test_prompts_are_trls_token_by_token_across_the_stop(trained):
-    swift, trl = trained.seen["swift"][:STEPS], trained.seen["trl"][:STEPS]
+    swift, trl = trained.swift.seen()[:STEPS], trained.trl.seen()[:STEPS]
     assert [line["prompts"] for line in swift] == [line["prompts"] for line in trl]
     passes = [{tuple(ids) for line in swift[at : at + 2] for ids in line["prompts"]} for at in range(0, STEPS, 2)]
     assert [len(prompts) for prompts in passes] == [ROWS] * 3  # two prompts a step
 
 
 def test_it_learns_from_the_completions_tokens_alone(trained):
-    for line in trained.seen["swift"][:STEPS]:
+    for line in trained.swift.seen()[:STEPS]:
         for at, (prompt, completion) in enumerate(zip(line["prompts"], line["completions"], strict=True)):
             assert line["trained"][at] == prompt + completion
             assert line["labels"][at] == [-100] * len(prompt) + completion
             assert line["counted"][at] == len(completion)
 
 
-@pytest.mark.parametrize("trainer", ["swift", "trl"])
-def test_a_reward_of_ones_own_gets_the_datas_columns(trainer, trained):
-    run, life = trained.lives(trainer)
-    last = [line["scalars"] for line in run.lines(life)]
-    for name in ("by_level", "registered"):
-        assert [one[f"train/rewards/{name}/failed"] for one in last] == [0.0] * len(last)
-    # The length of each completion, and 0.5 where row and argument are those of the completion's prompt.
-    assert all(0.5 <= one["train/rewards/by_level/mean"] < 3 for one in last)
+def test_a_reward_of_ones_own_gets_the_datas_columns(trained):
+    for line in (*trained.swift.lines(1, 2), *trained.trl.lines(1)):
+        scalars = line["scalars"]
+        assert [scalars[f"train/rewards/{name}/failed"] for name in ("by_level", "registered")] == [0.0, 0.0]
+        # The length of each completion, and 0.5 where row and argument are those of the completion's prompt.
+        assert 0.5 <= scalars["train/rewards/by_level/mean"] < 3
 
 
-@pytest.mark.parametrize("trainer", ["swift", "trl"])
-def test_generation_and_training_pass_differ_by_rounding_only(trainer, trained):
-    run, life = trained.lives(trainer)
-    steps = [line["scalars"] for line in run.lines(life)]
+def test_generation_and_training_pass_differ_by_rounding_only(trained):
+    steps = [line["scalars"] for line in trained.swift.lines(1, 2)]
     assert 0 < min(scalars["mismatch/abs"] for scalars in steps) < 1e-4
     # A padding token that was sampled is learned, too: without it what follows was generated behind another text.
     assert all(0 <= scalars["mismatch/k3"] < 1e-6 for scalars in steps)
 
 
-@pytest.mark.parametrize("trainer", ["swift", "trl"])
-def test_the_score_is_the_weighted_sum_of_the_rewards(trainer, trained):
-    run, life = trained.lives(trainer)
-    rewards = {one["function" if "source" in one else "name"]: one["weight"] for one in run.spec["workload"]["rewards"]}
-    named = {"accuracy": 1.0, "format": 0.5, "length": 0.2, "by_level": 0.3, "registered": 0.1, "liked": 0.4}
-    assert rewards == named
-    for line in run.lines(life):
-        parts = [weight * line["scalars"][f"train/rewards/{name}/mean"] for name, weight in rewards.items()]
+def test_the_score_is_the_weighted_sum_of_the_rewards(trained):
+    rewards = trained.swift.spec["workload"]["rewards"]
+    weights = {one["function" if "source" in one else "name"]: one["weight"] for one in rewards}
+    assert weights == {"accuracy": 1.0, "format": 0.5, "length": 0.2, "by_level": 0.3, "registered": 0.1, "liked": 0.4}
+    for line in trained.swift.lines(1, 2):
+        parts = [weight * line["scalars"][f"train/rewards/{name}/mean"] for name, weight in weights.items()]
         assert line["scalars"]["train/reward"] == pytest.approx(sum(parts), abs=1e-5)
-
-
-def test_equal_completions_get_equal_rewards(trained):
-    scores = [row for line in trained.seen["trl"][STEPS:] for row in line["scores"]]
-    rewards = [row for line in trained.seen["swift"][:STEPS] for row in line["rewards"]]
-    assert len(rewards) == STEPS * 8 and len({tuple(row) for row in rewards}) > 1
-    assert rewards == [pytest.approx(row, abs=1e-5) for row in scores]
-    assert len({round(row[-1], 4) for row in rewards}) > STEPS, "the reward model tells completions apart"
+    liked = {round(row[-1], 4) for line in trained.swift.seen()[:STEPS] for row in line["rewards"]}
+    assert len(liked) > STEPS, "the reward model tells completions apart"
 
 
 EQUAL = (
@@ -224,15 +204,10 @@ EQUAL = (
 
 
 def test_settings_are_trls(trained):
-    swift, trl = (run.done(life)["resolved"]["trainer"] for run, life in map(trained.lives, ("swift", "trl")))
-    assert {name: swift[name] for name in EQUAL} == {name: trl[name] for name in EQUAL}
-
-
-@pytest.mark.parametrize("trainer", ["swift", "trl"])
-def test_transformers_samples_from_all_tokens(trainer, trained):
-    """Each trainer's own configuration of its generations: None would be transformers' default of 50."""
-    run, life = trained.lives(trainer)
-    assert run.done(life)["resolved"]["engine"]["generation"]["top_k"] == 0
+    swift, trl = (done["resolved"] for done in (trained.swift.done(2), trained.trl.done(1)))
+    assert {name: swift["trainer"][name] for name in EQUAL} == {name: trl["trainer"][name] for name in EQUAL}
+    # Each trainer's own configuration of its generations: None would be transformers' default of 50.
+    assert swift["engine"]["generation"]["top_k"] == trl["engine"]["generation"]["top_k"] == 0
 
 
 @pytest.fixture(scope="module")
@@ -279,7 +254,7 @@ def test_two_processes_share_the_batch_that_one_has(trained, two_lives):
     first, second = life["seen"]
     for step, line in enumerate(life["lines"], 1):
         shares = first[step - 1], second[step - 1]
-        assert shares[0]["prompts"] + shares[1]["prompts"] == trained.seen["trl"][step - 1]["prompts"]
+        assert shares[0]["prompts"] + shares[1]["prompts"] == trained.trl.seen()[step - 1]["prompts"]
         check_tree(line["phases"])
         lengths = [len(ids) for share in shares for ids in share["completions"]]
         assert line["samples"]["response_length"] == lengths and line["scalars"]["response_tokens"] == sum(lengths)

@@ -16,9 +16,7 @@ from trainers.protocol import StackFacts
 from trainers.registry import mode_of, tree_for
 from trainers.swift.driver import arguments, colocate, timers
 from trainers.swift.driver.train import sampled_ids
-from trainers.swift.trainer import SCHEDULERS, SWIFT, trainer_args
-from trainers.workload import Workload
-from workflow.config.model import Arm
+from trainers.swift.trainer import SCHEDULERS, SWIFT
 from workflow.config.plan import plan_runs, stack_facts
 from workflow.config.reading import parse_config
 from workflow.preflight import preflight
@@ -28,46 +26,31 @@ from ...attempts import ROOT, run_python
 RAW = yaml.safe_load((ROOT / "tests" / "trainers" / "trainers-cpu.yaml").read_text(encoding="utf-8"))
 
 
-def args_of(arm=None, **words):
-    raw = RAW | {"workload": RAW["workload"] | words}
-    # Those with vLLM take one process on a CPU.
-    raw["arms"] = {"trl": RAW["arms"]["trl"], "swift": RAW["arms"]["swift"] | (arm or {})}
-    return dict(plan_runs(parse_config(raw), stack_facts).runs["swift-s0"].spec["trainer_args"])
-
-
-def test_the_words_are_translated():
-    args = args_of(lr_warmup_steps=3, dtype="bfloat16", save_steps=0, top_p=0.9)
-    assert (args["per_device_train_batch_size"], args["gradient_accumulation_steps"]) == (4, 2)
-    assert (args["max_completion_length"], args["max_length"], args["top_p"]) == (16, 80, 0.9)
-    assert (args["lr_scheduler_type"], args["warmup_steps"]) == ("constant_with_warmup", 3)
-    assert (args["bf16"], args["fp16"], args["torch_dtype"]) == (True, False, "float32")
-    assert (args["save_strategy"], args["use_cpu"], args["reward_weights"]) == ("no", True, [1.0, 0.5, 0.2])
-    assert args_of({"options": {"adam_beta2": 0.95}})["adam_beta2"] == 0.95
-
-
+CASES = yaml.safe_load(Path(__file__).with_name("settings.yaml").read_text(encoding="utf-8"))
 ASYNC = {"use_vllm": True, "vllm_mode": "server", "async_generate": True}
-CUDA = StackFacts("swift", "vllm", "cuda", "4.6.0", "0" * 12)
 
 
-def engine_args(stack, **options):
-    workload = Workload.model_validate(RAW["workload"])
-    arm = Arm(trainer="swift", engine="vllm", stack="x", options=options)
-    args = trainer_args(arm, workload, 0, stack)
-    return {name: value for name, value in args.items() if "vllm" in name or name == "sleep_level"}
+def args_of(engine="transformers", options=None, words=None, **_):
+    """The arguments of an arm alone: TRL refuses some of the words, too."""
+    accelerator = "cuda" if (words or {}).get("gpus_per_node") else "cpu"
+    facts = StackFacts("swift", engine, accelerator, "4.6.0", "0" * 12)
+    arm = {"trainer": "swift", "engine": engine, "stack": "x", "options": options or {}}
+    raw = RAW | {"workload": RAW["workload"] | (words or {}), "arms": {"swift": arm}, "baseline": "swift"}
+    return dict(plan_runs(parse_config(raw), lambda stack: facts).runs["swift-s0"].spec["trainer_args"])
 
 
-def test_vllm_is_built_as_trl_builds_its_own():
-    shared = {"use_vllm": True, "vllm_mode": "colocate", "vllm_max_model_len": 80}
-    shared["vllm_engine_kwargs"] = {"max_num_batched_tokens": 4096}
-    assert engine_args(dataclasses.replace(CUDA, accelerator="cpu")) == shared
-    assert engine_args(CUDA) == shared | {"vllm_gpu_memory_utilization": 0.3, "sleep_level": 2}
-    with pytest.raises(UserError, match=r"tuner_type must be full or lora .* engine vllm \(got adalora\)"):
-        engine_args(CUDA, tuner_type="adalora")
-    with pytest.raises(UserError, match=r"vllm_speculative_config does nothing .* vllm_mode: server"):
-        engine_args(CUDA, vllm_speculative_config={"method": "ngram"})
-    # At level 2 ms-swift sends the base's weights with each adapter.
-    assert engine_args(CUDA, vllm_enable_lora=True)["sleep_level"] == 1
-    assert engine_args(CUDA, sleep_level=0)["sleep_level"] == 0
+@pytest.mark.parametrize("name", CASES)
+def test_each_case_becomes_what_was_meant_or_is_refused_in_the_plan(name):
+    case = CASES[name]
+    if "says" in case:
+        with pytest.raises(UserError, match=re.escape(case["says"])):
+            args_of(**case)
+        return
+    args = args_of(**case)
+    has = case.get("has", {})
+    assert {key: args.get(key, "missing") for key in has} == has
+    if case.get("engine_has"):
+        assert {key: args[key] for key in args if "vllm" in key or key == "sleep_level"} == case["engine_has"]
 
 
 def test_vllm_in_the_trainer_has_the_runs_seed_and_dtype_and_its_own_all_reduce(monkeypatch):
@@ -186,10 +169,9 @@ def test_a_server_has_the_trainers_engine_settings(monkeypatch, tmp_path):
     ):
         monkeypatch.setitem(sys.modules, module, SimpleNamespace(**names))
     monkeypatch.setitem(sys.modules, "swift", ModuleType("swift"))
-    options = {"vllm_mode": "server", "vllm_tensor_parallel_size": 2, "vllm_enable_lora": True, "lora_rank": 32}
-    workload = Workload.model_validate(RAW["workload"] | {"gpus_per_node": 4, "dtype": "bfloat16"})
-    args = trainer_args(Arm(trainer="swift", engine="vllm", stack="x", options=options), workload, 0, CUDA)
-    assert (args["vllm_gpu_memory_utilization"], args["vllm_max_num_seqs"]) == (0.9, 8)
+    case = CASES["a server"]
+    lora = {"vllm_enable_lora": True, "lora_rank": 32}
+    args = args_of("vllm", case["options"] | lora, case["words"] | {"dtype": "bfloat16"})
     told = {"vllm_tensor_parallel_size": 2, "vllm_max_num_seqs": 8, "vllm_enable_lora": True, "vllm_max_lora_rank": 32}
     # As in TRL; the format is that of generation, and not of the optimizer's weights.
     told |= {"vllm_disable_custom_all_reduce": False, "torch_dtype": "bfloat16", "max_length": 80}
@@ -214,27 +196,6 @@ def test_settings_are_resolved_where_torchruns_own_port_is_in_use(monkeypatch, t
     monkeypatch.setattr(os, "environ", {})
     arguments.set_environment(tmp_path)
     assert int(os.environ["MASTER_PORT"]) not in (0, 29500)
-
-
-@pytest.mark.parametrize(
-    ("arm", "words", "says"),
-    [
-        ({"options": {"learning_rate": 1}}, {}, "options.learning_rate of an arm is not free"),
-        ({"options": {"max_turns": 2}}, {}, "options.max_turns does nothing without options.multi_turn_scheduler"),
-        ({}, {"nodes": 3}, "batch_size must be a multiple of the 3 processes that trainer swift"),
-        (
-            {"engine": "vllm", "stack": "swift-vllm-cpu"},
-            {"nodes": 2},
-            "trainer swift with engine vllm on a CPU trains in one process",
-        ),
-    ],
-)  # fmt: skip
-def test_what_it_cannot_do_is_refused(arm, words, says):
-    with pytest.raises(UserError) as caught:
-        # TRL refuses some of the words, too: alone it says so itself.
-        raw = RAW | {"workload": RAW["workload"] | words, "arms": {"swift": RAW["arms"]["swift"] | arm}}
-        plan_runs(parse_config(raw | {"baseline": "swift"}), stack_facts)
-    assert says in str(caught.value)
 
 
 @pytest.mark.parametrize(

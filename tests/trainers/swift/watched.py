@@ -2,8 +2,8 @@
 
 A line for each generation: prompts, completions and rewards, by token. At generation STOP_AT (0: never) it asks itself
 to stop, as Slurm would. Of several processes each writes a file of its own (OUT and its rank), and one stops itself.
-THEN is `-`, or a file: for TRL, swift's lines, whose completions are scored, too; for swift, a list of settings, which
-are resolved. Importing the libraries again would take longer than all of it.
+THEN is `-`, or a file with a list of swift's settings, which are resolved: importing the libraries again would take
+longer than all of it.
 """
 
 import json
@@ -129,33 +129,6 @@ def watch_sync():
     LLMEngine.add_lora, GPUModelRunner.reload_weights = added, reloaded
 
 
-def scores_of_swifts():
-    """Score swift's completions as this stack's rewards do, from their tokens."""
-    import pyarrow.parquet as pq
-    from transformers import AutoTokenizer
-
-    from node.attempt import Inputs
-    from node.rewards import reward_functions
-
-    attempt = json.loads(Path(ATTEMPT).read_text())
-    workload = json.loads(Path(attempt["spec"]).read_text())["workload"]
-    inputs = Inputs(attempt)
-    tokenizer = AutoTokenizer.from_pretrained(str(inputs.model))
-    rows = pq.read_table(inputs.data).to_pylist()
-    asked = [tuple(_ids(tokenizer, row["prompt"])) for row in rows]
-    functions = reward_functions(workload["rewards"], workload["max_response_length"], models=inputs.reward_models)
-    for function in functions:
-        function.end_ids = frozenset(tokenizer.all_special_ids)
-        function.ready("cpu")
-    for line in (json.loads(text) for text in Path(THEN).read_text().splitlines() if '"prompts"' in text):
-        of = [rows[asked.index(tuple(ids))] for ids in line["prompts"]]
-        known = {name: [row[name] for row in of] for name in ("reward_model", "extra_info")}
-        known["prompts"] = [row["prompt"] for row in of]
-        texts = tokenizer.batch_decode(line["completions"], skip_special_tokens=True)
-        made = [one(completions=texts, completion_ids=line["completions"], **known) for one in functions]
-        tell(scores=[list(row) for row in zip(*made, strict=True)])
-
-
 def what_is_resolved():
     """What each of the settings comes to, or why it is refused."""
     import swift.utils
@@ -170,11 +143,6 @@ def what_is_resolved():
             tell(version=version, settings=json.loads(json.dumps(found, default=str)))
         except UserError as error:
             tell(refused=str(error))
-
-
-def _ids(tokenizer, conversation):
-    text = tokenizer.apply_chat_template(conversation, add_generation_prompt=True, tokenize=False)
-    return list(tokenizer(text, add_special_tokens=False)["input_ids"])
 
 
 if __name__ == "__main__":
@@ -201,5 +169,5 @@ if __name__ == "__main__":
     watch(GRPOTrainer)
     code = driver.exit_code(driver.train)
     if THEN != "-":
-        (scores_of_swifts if TRAINER == "trl" else what_is_resolved)()
+        what_is_resolved()
     sys.exit(code)
