@@ -16,7 +16,6 @@ from tests.importing import run_snakemake
 from tests.launch_scripts.parsed_arguments import NOT_HERE
 from tests.trainers.composed import composed_by
 from tests.trainers.verl.tiers import SECOND
-from trainers.verl.given import TABLE
 from workflow.commands import new_from_script as from_script
 from workflow.config.plan import load_plan
 from workflow.launch_scripts.launch import read_launch_script
@@ -252,16 +251,3 @@ def test_nothing_of_a_script_is_run():
     Path("run.sh").write_text("touch was-run; x=$(touch was-run)\n" + article_script(), encoding="utf-8")
     planned(Path("run.sh"))
     assert not Path("was-run").exists() and os.environ["HF_HUB_OFFLINE"] == "1"
-
-
-@pytest.mark.parametrize("version", ["0.4.1", "0.9.1"])
-def test_no_key_that_verl_has_is_called_misspelt(version):
-    """Those of a release that no table names are close to no known one; what a table names of keys exists."""
-    files = ROOT / "tests" / "trainers" / "verl" / "defaults"
-    has = {one: set(json.loads((files / f"{one}.json").read_text())) for one in ("0.4.1", "0.9.1")}
-    assert set(TABLE["launch"]["others"]) <= has["0.4.1"] | has["0.9.1"]
-    needed = {"algorithm.adv_estimator": "grpo"} | dict.fromkeys(TABLE["launch"]["backends"], "fsdp")
-    words = [f"{key}={value}" for key, value in (dict.fromkeys(sorted(has[version]), "1") | needed).items()]
-    Path("run.sh").write_text(f"python -m verl.trainer.main_ppo {' '.join(words)}\n")
-    left = read_launch_script(Path("run.sh")).left
-    assert not [one for one in left if "did you mean" in one.why]

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import zip_longest
 from typing import Any
 
@@ -21,8 +20,6 @@ from trainers.workload import Workload
 _CONFIG = "ppo_trainer"
 # The engine of verl 0.4.1; later releases require one.
 _DEFAULT_ENGINE = "vllm"
-# Of two parts of a key; between verl's own keys it is met by those alone that the tables name both.
-_CLOSE = 0.85
 _TABLE = TABLE["launch"]
 _NUMBERS = [key for key, value in _TABLE["defaults"].items() if isinstance(value, int | float)]
 _TOTAL = "trainer.total_training_steps"
@@ -81,7 +78,6 @@ def launch(words: Sequence[Argument], around: Surroundings) -> Launched:
             )
         elif bare not in {*_TABLE["by_words"], *found.owners, *unset} and not listed_part(bare, not_options):
             _option(found, word, key, value_of(text))
-    found.left += _slips(words, _known(found, release))
     found.left += _not_kept(values, found, words)
     found.options = {
         key: theirs for key, theirs in _TABLE["unlike_ours"].items() if not _given(words, key)
@@ -204,35 +200,6 @@ def _option(found: Launched, word: Argument, key: str, value: Any) -> None:
     target = found.engine_options.setdefault(engine, {}) if engine else found.options
     # A key that this release has, and an earlier one lacked.
     target[f"++{bare}" if key.startswith("+") else key] = value
-
-
-def _known(found: Launched, release: Release) -> set[str]:
-    """The keys that the tables here name; not all of verl's."""
-    named = [*_TABLE["by_words"], *_TABLE["others"], *_TABLE["places"], *_TABLE["defaults"], *BOOKKEEPING]
-    of_release = [*release.job_keys, *release.reserved_keys, *release.trl_defaults, *release.defaults]
-    return {*named, *of_release, *found.owners, *(key for keys in KEYS.values() for key in keys)}
-
-
-def _slips(words: Sequence[Argument], known: set[str]) -> Iterator[Left]:
-    """Keys that no table names and that are one part away from a key of one."""
-    for word in words:
-        key, equals, _ = word.text.partition("=")
-        # A leading + says that verl's configuration lacks the key.
-        if equals and key not in known and not key.startswith(("+", "-", "~")) and (meant := _closest(key, known)):
-            why = f"a slip (did you mean {meant}?): verl refuses a key that it does not have"
-            yield Left(word.line, key, why, "correct it in the script")
-
-
-def _closest(key: str, known: Iterable[str]) -> str | None:
-    """The known key of which one part is almost the key's, and the others are equal."""
-    parts, found = key.split("."), []
-    for one in known:
-        theirs = one.split(".")
-        unlike = [pair for pair in zip(parts, theirs, strict=False) if pair[0] != pair[1]]
-        if len(theirs) == len(parts) and len(unlike) == 1:
-            found.append((difflib.SequenceMatcher(None, *unlike[0]).ratio(), one))
-    share, closest = max(found, default=(0.0, ""))
-    return closest if share >= _CLOSE else None
 
 
 def _not_kept(values: Mapping[str, Any], found: Launched, words: Sequence[Argument]) -> Iterator[Left]:

@@ -52,7 +52,7 @@ def steps_in(folder):
 
 @pytest.mark.parametrize("content", ["20", "", "30", None])
 def test_the_newest_is_resumed_from_whatever_verls_file_says(content, tmp_path):
-    """And verl does not read it: an empty one would stop 0.4.1. Older ones are removed, the user's own files are not."""
+    """And verl does not read it: an empty one would stop 0.4.1. Older ones are removed, the user's own files not."""
     for step in (4, 9, 10):  # 10 is newer than 9, and comes before it by name
         write_checkpoint(tmp_path, step)
     if content is not None:
