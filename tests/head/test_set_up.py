@@ -1,6 +1,6 @@
 """The site's setup script in a job's script: what it exports is there, what fails in it ends the job and says so.
 
-On a real Slurm it is in tests/slurm/test_launcher.py.
+On a real Slurm it is in tests/slurm/scenarios.toml.
 """
 
 import json

@@ -2,7 +2,7 @@
 
 What it saw is in ray.json: the cluster's nodes, CPUs and GPUs, and of each node some variables that a worker has there.
 
-RAY_TRAINER=lose_a_node ends the raylet of the other node in its first attempt, as a node that dies would.
+STAND_IN=lose_a_node ends the raylet of the other node in its first attempt, as a node that dies would.
 """
 
 import json
@@ -30,21 +30,31 @@ def environment():
     return {name: os.environ.get(name) for name in ENVIRONMENT}
 
 
+@ray.remote(num_cpus=0)
+def niceness():
+    """How urgent a worker is."""
+    return os.nice(0)
+
+
 def on(node):
     """Where a task shall run."""
     return NodeAffinitySchedulingStrategy(node, soft=False)
 
 
 nodes = [node["NodeID"] for node in ray.nodes() if node["Alive"]]
+temporary, token = Path(os.environ["RAY_TMPDIR"]), Path(os.environ["RAY_AUTH_TOKEN_PATH"])
 seen = {
     "nodes": len(nodes),
     "cpus": ray.cluster_resources()["CPU"],
     "gpus": ray.cluster_resources().get("GPU", 0),
     "address": os.environ["RAY_ADDRESS"],
+    "folder": str(temporary),
+    "modes": [oct(path.stat().st_mode & 0o777) for path in (temporary.parent, token)],
+    "niceness": ray.get(niceness.remote()) - os.nice(0),
     "workers": ray.get([environment.options(scheduling_strategy=on(node)).remote() for node in nodes]),
 }
 (Path(order["attempt_dir"]) / "ray.json").write_text(json.dumps(seen))
-if os.environ.get("RAY_TRAINER") == "lose_a_node" and order["attempt"] == 1:
+if os.environ.get("STAND_IN") == "lose_a_node" and order["attempt"] == 1:
     mine = ray.get_runtime_context().get_node_id()
     other = next(node for node in ray.nodes() if node["NodeID"] != mine)
 

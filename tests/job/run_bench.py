@@ -185,6 +185,10 @@ class RunBench:
         value = json.loads((self.run / "done.json").read_text())
         return value
 
+    def output(self):
+        """What the jobs themselves have said."""
+        return "".join(file.read_text() for file in sorted(self.run.glob("submitit/*/*log.*")))
+
     def submitted(self):
         """How often a job was submitted."""
         return len(list((self.run / "submitit").glob("*")))

@@ -12,8 +12,7 @@ from workflow.job.rendezvous import NoServerError, RendezvousError
 from workflow.job.server import ServerHead, ServerSetup, ServerWorker, is_healthy
 from workflow.job.torchrun import RanksWorker
 
-from ..programs import executable
-from .run_bench import RunBench, task_setup
+from .run_bench import task_setup
 
 pytestmark = pytest.mark.promise("a-server-beside-the")
 
@@ -135,34 +134,3 @@ def test_the_trainers_processes_on_every_node_know_where_the_server_is(tmp_path)
             assert second.poll() is None and time.monotonic() < until
             time.sleep(0.05)
         assert (tmp_path / "url").read_text() == head.environment()["ROLLOUTBENCH_SERVER"]
-
-
-def test_a_run_with_a_server_on_its_own_machine(tmp_path):
-    """Its port is in use in the first life, and the next one goes on; both halves have GPUs and CPUs of their own."""
-    executable(tmp_path / "bin" / "nvidia-smi", "printf 'GPU 0: a\\nGPU 1: b\\nGPU 2: c\\n'")
-    head_env = {"PATH": f"{tmp_path / 'bin'}:{os.environ['PATH']}", "CUDA_VISIBLE_DEVICES": "4,6,7"}
-    one = RunBench(tmp_path, steps=2, env={"STAND_IN_SERVER": "port_taken"}, head_env=head_env)
-    try:
-        one.spread_beside_a_server(gpus=2)
-        one.spec["workload"]["gpus_per_node"] = 3
-        refused = one.launch()
-        assert refused.returncode == 1 and "the profile gives 2 CPUs" in refused.stderr
-        one.options = (*one.options, "cpus_per_task=3")
-        refused = one.launch()
-        assert refused.returncode == 1 and "through a port that asks nobody for a password" in refused.stderr
-        assert "set private_nodes: true under set-resources: train:" in refused.stderr
-        one.options = (*one.options, "private_nodes=True")
-        result = one.launch()
-        assert result.returncode == 0, result.stderr
-        first, server, trainer = (
-            one.read("attempts", "1", "exit.json"),
-            *(one.read("attempts", "2", f"{who}.json") for who in ("server", "trainer")),
-        )
-        assert first["kind"] == "no server" and "found its port in use" in first["detail"]
-        assert (server["CUDA_VISIBLE_DEVICES"], server["ROLLOUTBENCH_SHARE"], server["RANK"]) == ("6,7", "1,2,3", None)
-        assert (trainer["CUDA_VISIBLE_DEVICES"], trainer["ROLLOUTBENCH_SHARE"]) == ("4", "0,1,3")
-        assert trainer["answered"] and trainer["WORLD_SIZE"] is None
-        assert one.journal() == [(2, 1), (2, 2)]
-        one.wait(lambda: one.processes() == [])
-    finally:
-        one.end()

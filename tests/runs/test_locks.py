@@ -5,8 +5,6 @@ import sys
 
 import pytest
 
-from workflow.runs.locks import holder_note, try_lock
-
 pytestmark = pytest.mark.promise("a-killed-snakemake-leaves")
 
 HOLD = """
@@ -22,21 +20,6 @@ def holder(folder):
     command = [sys.executable, "-c", HOLD, str(folder)]
     pipe = subprocess.PIPE
     return subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True)
-
-
-def test_a_lock_is_held_by_one_and_free_again_after(tmp_path):
-    path = tmp_path / "deep" / "lock"
-    assert holder_note(path) is None
-    lock = try_lock(path, note="7")
-    assert lock is not None
-    with lock:
-        assert try_lock(path) is None
-        assert holder_note(path) == "7"
-    assert holder_note(path) is None
-    again = try_lock(path, note="8")
-    assert again is not None
-    with again:
-        assert holder_note(path) == "8"
 
 
 def test_a_second_snakemake_is_refused_and_a_killed_one_leaves_nothing(tmp_path):

@@ -11,14 +11,13 @@ from common import retry
 from common.files import write_text
 from common.retry import retry_io
 from workflow.runs import pulse
-from workflow.runs.locks import try_lock
-from workflow.runs.orders import Presence, local_job, order_of, slurm_job, write_end
+from workflow.runs.orders import Presence, order_of, slurm_job
 from workflow.runs.paths import RunPaths
 from workflow.runs.pulse import HeartbeatWatch
 from workflow.slurm.commands import QueueJob
 from workflow.slurm.shared_queue import Queue
 
-from .make_runs import START, MadeRun
+from .make_runs import MadeRun
 
 pytestmark = pytest.mark.promise("invariant-7")
 
@@ -46,23 +45,6 @@ def queue(*states, name=NAME):
 def test_a_slurm_jobs_state(seen, job, note):
     state = slurm_job(seen, NAME)
     assert (state.job, state.note) == (job, note)
-
-
-def test_a_job_of_this_machine_lives_while_it_holds_its_lock(tmp_path):
-    made = MadeRun(tmp_path, "a").job(cluster="local")
-    assert local_job(made.paths).job is Presence.NONE
-    lock = try_lock(made.paths.live_lock)
-    assert lock is not None
-    with lock:
-        assert local_job(made.paths).job is Presence.RUNNING
-
-
-def test_an_end_counts_for_its_own_order_alone(tmp_path):
-    made = MadeRun(tmp_path, "a").job().end("cancelled", by="alice")
-    assert order_of(made.paths).end()["by"] == "alice"
-    assert write_end(made.paths, START, {"kind": "failed"})["kind"] == "cancelled", "the first end stays"
-    made.job(start="another")
-    assert order_of(made.paths).end() == {}
 
 
 def test_a_copy_of_the_results_has_no_order(tmp_path):

@@ -10,11 +10,8 @@ from .cluster import Cluster, why_not
 from .runs import SlurmRun, build_faults
 
 EVERY_TIME = (
-    "test_a_run_is_trained_on_the_cluster",
     "test_small_runs_share_a_node_and_get_gpus_of_their_own",
-    "test_a_process_for_each_gpu_of_two_nodes",
     "test_cancel_ends_the_experiments_jobs_and_no_others",
-    "test_a_script_is_submitted_once_a_killed_head_attaches_and_a_preemption_lets_it_continue",
 )
 """What `make test` tries beside the scenarios that say so: a run's way to its end, and what a user does meanwhile."""
 

@@ -6,6 +6,7 @@ import os
 import shlex
 import signal
 import tomllib
+from fnmatch import fnmatchcase
 from pathlib import Path
 
 import pytest
@@ -13,14 +14,15 @@ import pytest
 from workflow.runs.locks import try_lock
 
 from ..job.run_bench import processes_with
-from .runs import SlurmScript, cancel, fake, kill_with_its_submission, lose_the_node, preempt, status, stopped
+from .runs import SlurmScript, cancel, fake, kill_with_its_submission, lose_the_node, preempt, rays, status, stopped
 
 
 def scenarios(file, every_time=False):
     """The scenarios of a file, as pytest's parameters, with the promises that they show; one for `each` value."""
     for name, told in tomllib.loads(file.read_text(encoding="utf-8")).items():
-        slow = [] if every_time or told.get("every_time") else [pytest.mark.full("a scenario on a real Slurm")]
-        marks = [pytest.mark.promise(*told.get("promise", ())), *slow]
+        usual = "" if every_time or told.get("every_time") else "a scenario on a real Slurm"
+        slow = told.get("full", usual)
+        marks = [pytest.mark.promise(*told.get("promise", ())), *[pytest.mark.full(slow)] * bool(slow)]
         for number, value in enumerate(told.get("each", [""])):
             then = [line.replace("{each}", value) for line in told["then"]]
             yield pytest.param(told | {"then": then}, id=f"{name}-{number}" if value else name, marks=marks)
@@ -28,14 +30,30 @@ def scenarios(file, every_time=False):
 
 def play(scenario, make, folder, faults=None, **more):
     """Play one with a run that is made as it says."""
-    told = {"steps": scenario.get("steps", 5), "options": tuple(scenario.get("options", ())), **more}
+    options = [option.replace("{tmp}", str(folder)) for option in scenario.get("options", ())]
+    told = {"steps": scenario.get("steps", 5), "options": tuple(options), **more}
     told["env"] = {f"STAND_IN_{name}".rstrip("_"): str(value) for name, value in scenario.get("env", {}).items()}
     if scenario.get("script"):
-        told["kind"] = type("Script", (SlurmScript,), {"setup": scenario.get("setup", "")})
+        setup = scenario.get("setup", "").replace("{tmp}", str(folder))
+        told["kind"] = type("Script", (SlurmScript,), {"setup": setup})
     with contextlib.ExitStack() as held:
-        played = Play(make(head_env=scenario.get("head_env"), **told), folder, faults, held)
+        one = make(head_env=scenario.get("head_env"), **told)
+        if "spread" in scenario:
+            getattr(one, f"spread_{scenario['spread']}")()
+        for key, value in scenario.get("spec", {}).items():
+            one.spec[key] |= value
+        played = Play(one, folder, faults, held)
         for line in scenario["then"]:
             played.play(line)
+
+
+def alike(found, wanted):
+    """Whether a value of JSON is as wanted: an object may have more keys, and a wanted text is a pattern."""
+    if isinstance(wanted, dict):
+        return isinstance(found, dict) and all(alike(found.get(key), value) for key, value in wanted.items())
+    if isinstance(wanted, list):
+        return len(found) == len(wanted) and all(map(alike, found, wanted))
+    return fnmatchcase(str(found), wanted) if isinstance(wanted, str) else bool(found == wanted)
 
 
 class Play:
@@ -90,9 +108,11 @@ class Play:
         assert self.head.returncode == 1 and words in said and "\nTraceback" not in f"\n{said}", said
 
     def do_kill(self, what):
-        """The head, perhaps `with its submission`; or the `node` of the run's job, or the `job` on this machine."""
+        """The head, perhaps `with its submission`; the run's `node`, its `server`, or its `job` on this machine."""
         if what == "node":
             return self.one.cluster.kill_node(self.one.jobs()[0]["nodes"])
+        if what == "server":
+            return os.kill(self.one.read("attempts", "1", "server.json")["pid"], signal.SIGKILL)
         if what == "job":
             for process in self.one.processes():
                 if "submitit" in " ".join(process.info["cmdline"]):
@@ -101,9 +121,19 @@ class Play:
         self.heads.remove(self.head)
         kill_with_its_submission(self.head) if what else self.head.kill()
         self.head.wait()
+        self.head = self.heads[-1] if self.heads else None
 
     def do_interrupt(self, _):
         os.killpg(self.head.pid, signal.SIGINT)
+
+    def do_lines(self, most):
+        """The head has said no more of them."""
+        assert self.one.said(self.head).count("\n") <= int(most)
+
+    def do_spec(self, told):
+        """What is started from now on has another fingerprint, a letter, and so many steps."""
+        letter, steps = told.split()
+        self.one.write_spec(letter * 64, int(steps))
 
     # The trainer and its lives
 
@@ -149,6 +179,18 @@ class Play:
         return [file for folder in folders[-1:] if (file := folder / name).is_file()]
 
     # Slurm
+
+    def do_given(self, parts):
+        """What Slurm says of the job, parts of `scontrol show job`; or until it says so: `given in the end ...`."""
+        parts, at_last = parts.removeprefix("in the end "), parts.startswith("in the end ")
+
+        def lacks():
+            told = self.one.cluster.run("scontrol", "show", "job", "-o", self.one.job_id()).stdout
+            return [part for part in parts.split(" | ") if part not in told]
+
+        if at_last:
+            self.one.wait(lambda: not lacks())
+        assert not lacks(), lacks()
 
     def do_slurm(self, command):
         self.one.cluster.run(*shlex.split(command))
@@ -229,9 +271,19 @@ class Play:
             assert not Path(what.partition(" ")[2]).exists()
 
     def do_reads(self, words):
-        """A file has these words."""
-        file, words = words.split(None, 1)
-        assert words in Path(file).read_text()
+        """Until the files of a pattern have these words."""
+        pattern, words = words.split(None, 1)
+        self.one.wait(lambda: words in "".join(file.read_text() for file in Path("/").glob(pattern[1:])))
+
+    def do_shows(self, value):
+        """A JSON file has these values."""
+        file, wanted = value.split(None, 1)
+        assert alike(found := json.loads(Path(file).read_text()), json.loads(wanted)), found
+
+    def do_write(self, text):
+        """A file, such as a script."""
+        file, _, text = text.partition(" ")
+        Path(file).write_text(f"{text}\n")
 
     def do_touch(self, file):
         Path(file).touch()
@@ -240,9 +292,16 @@ class Play:
         for file in Path("/").glob(pattern[1:]):
             file.unlink()
 
+    def do_move(self, files):
+        """One file to where another is."""
+        Path(files.split()[0]).rename(files.split()[1])
+
     def do_lock(self, file):
-        Path(file).parent.mkdir(parents=True)
+        """Another process has it, until `unlock`."""
         self.held.enter_context(try_lock(Path(file)))
+
+    def do_unlock(self, _):
+        self.held.close()
 
     def do_faults(self, _):
         """What is started from now on can be refused its files."""
@@ -254,11 +313,6 @@ class Play:
             (self.folder / "faults").write_text("".join(f"{line.strip()}\n" for line in faults.splitlines()))
         else:
             (self.folder / "faults").unlink()
-
-    def do_holds(self, value):
-        """A value in a JSON file."""
-        wanted, file, key = value.split()
-        assert str(json.loads(Path(file).read_text())[key]) == wanted
 
     # What becomes of it
 
@@ -278,8 +332,12 @@ class Play:
         assert first != second
 
     def do_prints(self, words):
-        """Until a job itself has said it."""
-        self.one.wait(lambda: words in self.one.output())
+        """Until a job itself has said it, or so often: `prints 6 times ...`; `prints nothing of ...`: it has not."""
+        if words.startswith("nothing of "):
+            assert words.removeprefix("nothing of ") not in self.one.output()
+            return
+        times, _, often = words.partition(" times ")
+        self.one.wait(lambda: self.one.output().count(often or words) >= (int(times) if often else 1))
 
     def do_recorded(self, _):
         self.one.wait(lambda: self.one.read("order.json")["job_ids"])
@@ -289,8 +347,8 @@ class Play:
         assert self.one.read("order.json")["job_ids"] == []
 
     def do_ended(self, what):
-        """No process of the run is left, nor of a trainer's daemon."""
-        self.one.wait(lambda: not self.one.processes())
+        """No process of the run is left, nor of its Ray, nor of a trainer's daemon."""
+        self.one.wait(lambda: not self.one.processes() and not rays(self.one.folder))
         self.one.wait(lambda: not what or not processes_with(f"left-{self.one.folder.name}"))
 
     def do_gone(self, _):

@@ -58,10 +58,6 @@ class SlurmRun(RunBench):
         slurm = (self.cluster.folder / "slurmctld.log").read_text()[-3000:]
         return f"{self.cluster.jobs()}\n{super().state()}\n{self.output()}\n{slurm}"
 
-    def output(self):
-        """What the jobs themselves have said."""
-        return "".join(file.read_text() for file in sorted(self.run.glob("submitit/*/*.out")))
-
     def release(self):
         """Let the requeued job begin now, once it is back in the queue."""
 
@@ -114,7 +110,7 @@ def fake(folder, command, script):
     """A head's environment in which a command of Slurm does something else; $real is the true one."""
     folder = folder / "bin"
     folder.mkdir(exist_ok=True)
-    real = next(path for path in (f"/usr/bin/{command}", f"/usr/local/bin/{command}") if Path(path).exists())
+    real = next((path for path in (f"/usr/bin/{command}", f"/usr/local/bin/{command}") if Path(path).exists()), "")
     (folder / command).write_text(f"#!/bin/bash\nreal={real}\n{script}\n")
     (folder / command).chmod(0o755)
     return {"PATH": f"{folder}:{os.environ['PATH']}:/usr/sbin:/usr/bin:/sbin:/bin"}
@@ -158,6 +154,16 @@ def stopped(one):
         found = one.processes()
         return bool(found) and all(process.status() == psutil.STATUS_STOPPED for process in found)
     return False
+
+
+def rays(folder):
+    """The Ray processes on this machine that belong to a run's folder."""
+    found = []
+    for process in psutil.process_iter(["name"]):
+        with contextlib.suppress(psutil.Error):
+            if process.info["name"] in ("raylet", "gcs_server") and str(folder) in " ".join(process.environ().values()):
+                found.append(process)
+    return found
 
 
 def preempt(one):

@@ -122,19 +122,12 @@ class Storm(Strikes):
         name = f"arm{len(self.runs)}-s0"
         # Every fourth is a user's script.
         kind = SlurmScript if len(self.runs) % 4 == 3 else SlurmRun
-        self.runs[name] = kind(
-            self.cluster, self.folder, OPTIONS, self.head_env, steps=STEPS, env=self._env(), run_id=name
-        )
-
-    def _env(self):
-        return {**TRAINS, "STAND_IN_BROKEN": str(self.folder)}
+        env = {**TRAINS, "STAND_IN_BROKEN": str(self.folder)}
+        self.runs[name] = kind(self.cluster, self.folder, OPTIONS, self.head_env, steps=STEPS, env=env, run_id=name)
 
     def _open(self):
-        return [
-            name
-            for name, run in self.runs.items()
-            if name not in self.cancelled and not (run.run / "done.json").is_file()
-        ]
+        others = {name: run for name, run in self.runs.items() if name not in self.cancelled}
+        return [name for name, run in others.items() if not (run.run / "done.json").is_file()]
 
     def _reached(self):
         """How many runs are over, and how many steps were trained in those that are not."""
@@ -164,34 +157,32 @@ class Storm(Strikes):
             self.administer()
 
     def cancel(self):
-        """One run in six at most; one that could not reach Slurm, or found nothing to cancel, says so."""
-        if len(self.cancelled) >= len(self.runs) // 6 or not (names := self._open()):
+        """One run in six at most."""
+        if len(self.cancelled) >= len(self.runs) // 6:
             return None
-        name = self.random.choice(names)
-        told = self._python(CANCEL, name)
-        if told.returncode != 0 or "nothing to cancel" in told.stdout:
-            self.log(f"no cancel of {name}: {told.stdout}{told.stderr[-300:]}")
-            return None
-        self.cancelled.add(name)
-        return f"{name}: {told.stdout.strip()}"
+        name, told = self._cancel_one(self._open())
+        self.cancelled |= {name} if name else set()
+        return told
 
     def cancel_and_start(self):
         """Whoever cancels and starts again means the run to go on: the new head waits for the old job's end."""
-        if not (names := [name for name in self._open() if name in self.heads]):
-            return None
-        name = self.random.choice(names)
-        told = self._python(CANCEL, name)
-        if told.returncode != 0 or "nothing to cancel" in told.stdout:
-            return None
-        self.others.append(self.runs[name].start())
-        return f"{name}: {told.stdout.strip()}"
+        name, told = self._cancel_one([name for name in self._open() if name in self.heads])
+        self.others += [self.runs[name].start()] if name else []
+        return told
+
+    def _cancel_one(self, names):
+        """Which of them was cancelled, and what was said; none where Slurm was not reached, or nothing was there."""
+        if names:
+            told = self._python(CANCEL, name := self.random.choice(names))
+            if told.returncode == 0 and "nothing to cancel" not in told.stdout:
+                return name, f"{name}: {told.stdout.strip()}"
+        return None, None
 
     def start_another_head(self):
         """It waits for the first one, or attaches to the job of one that has died."""
         if not (names := [name for name in self._open() if name in self.heads]):
             return None
-        name = self.random.choice(names)
-        self.others.append(self.runs[name].start())
+        self.others.append(self.runs[name := self.random.choice(names)].start())
         return name
 
     # What must hold, and what is said -----------------------------------------------------------------------------

@@ -7,6 +7,7 @@ cluster still shows as undone, so that no strike outlives the storm.
 import contextlib
 import os
 import random
+import shlex
 import signal
 import time
 from collections import Counter
@@ -26,6 +27,8 @@ LIES = {
         "echo slurm_load_jobs error: Invalid job id specified >&2; exit 1",
     ),
 }
+# A slurmctld that was killed since has forgotten that the processes of a suspended job stand still.
+RESUME = "sh -c 'scontrol resume {job} || { scontrol suspend {job}; scontrol resume {job}; }'"
 # Longer than Slurm takes to end a job's processes (KillWait is 5 s), to start them, or to try a launch again.
 STUCK_S = 20.0
 # Daemons without which no strike is noticed, and how their strikes are called.
@@ -53,9 +56,9 @@ class Strikes:
         return [
             *[("kill_head", lambda: self._signal_head(signal.SIGKILL))] * 2,
             ("interrupt_head", lambda: self._signal_head(signal.SIGINT)),
-            ("requeue", self._requeue),
-            ("preempt", self._preempt),
-            ("suspend", self._suspend),
+            ("requeue", lambda: self._strike_job("scontrol requeue {job}")),
+            ("preempt", lambda: self._strike_job("sbatch -p h100-urgent -N1 --gres=gpu:h100:8 --wrap='sleep 2'")),
+            ("suspend", lambda: self._strike_job("scontrol suspend {job}", RESUME)),
             ("lose_slurmd", lambda: self._strike_daemon("slurmd", "kill", 5, 30)),
             ("freeze", lambda: self._strike_daemon("slurmctld", "freeze", 2, 10)),
             ("restart_slurmctld", lambda: self._strike_daemon("slurmctld", "stop", 1, 6)),
@@ -114,7 +117,7 @@ class Strikes:
             for line in self.cluster.run("sinfo", "-h", "-N", "-o", "%N %t").stdout.splitlines():
                 name, state = line.split()
                 if state.startswith(("down", "drain", "drng", "fail")):
-                    self.cluster.run("scontrol", "update", f"nodename={name}", "state=resume")
+                    self._set_node(name, "resume")
 
     def unstick(self, without_process):
         """Help jobs on that Slurm itself would come back to after many minutes, as an administrator does.
@@ -122,31 +125,27 @@ class Strikes:
         Given is whether no process of a job is left. Where the word of a slurmd that was killed has been lost, its job
         stays COMPLETING. A slurmctld that was killed just after a requeue has the job RUNNING again, and meets the old
         life's last moment when it asks the node. A slurmd may take a job that is over for one that runs, and refuse
-        each launch.
+        each launch; which of them does stands only in its log, and jobs live on without their slurmd.
         """
-        helps = {"COMPLETING": self._free_nodes, "RUNNING": self._requeue_empty, "PENDING": self._restart_slurmds}
         stuck = {}
         for job in self.queue():
-            refused = job["reason"] == "launch failed requeued held"
-            if refused if job["state"] == "PENDING" else job["state"] in helps and without_process(job):
-                stuck[job["id"], job["state"]] = self._stuck.get((job["id"], job["state"]), time.monotonic())
-                if time.monotonic() > stuck[job["id"], job["state"]] + STUCK_S:
-                    self.log(f"job {job['id']} stays {job['state']} {job['reason']} {job['nodes']}")
-                    helps[job["state"]](job)
-                    del stuck[job["id"], job["state"]]
+            refused, state = job["reason"] == "launch failed requeued held", job["state"]
+            if refused if state == "PENDING" else state in ("COMPLETING", "RUNNING") and without_process(job):
+                since = stuck[job["id"], state] = self._stuck.get((job["id"], state), time.monotonic())
+                if time.monotonic() > since + STUCK_S:
+                    self.log(f"job {job['id']} stays {state} {job['reason']} {job['nodes']}")
+                    del stuck[job["id"], state]
+                    if state == "RUNNING":
+                        self.cluster.run("scontrol", "requeue", job["id"])
+                    for node_state in ("down", "resume") if state == "COMPLETING" else ():
+                        self._set_node(job["nodes"], node_state)
+                    for node in GPU_NODES if state == "PENDING" else ():
+                        self.cluster.stop_daemon(node)
+                        self.cluster.start_daemon(node)
         self._stuck = stuck
 
-    def _free_nodes(self, job):
-        for state in ("state=down", "state=resume"):
-            self.cluster.run("scontrol", "update", f"nodename={job['nodes']}", state, "reason=storm")
-
-    def _requeue_empty(self, job):
-        self.cluster.run("scontrol", "requeue", job["id"])
-
-    def _restart_slurmds(self, job):
-        for node in GPU_NODES:  # which of them refuses stands only in its log; jobs live on without their slurmd
-            self.cluster.stop_daemon(node)
-            self.cluster.start_daemon(node)
+    def _set_node(self, node, state):
+        self.cluster.run("scontrol", "update", f"nodename={node}", f"state={state}", "reason=storm")
 
     def queue(self):
         """The jobs in the queue; none where the controller does not answer, which a storm must bear."""
@@ -172,37 +171,17 @@ class Strikes:
         os.killpg(self.heads[name].pid, number)
         return name
 
-    def _running(self):
-        if self.under_way("slurmctld"):
-            return []
-        return [job for job in self.queue() if job["state"] == "RUNNING" and job["name"].startswith("arm")]
-
-    def _requeue(self):
-        if not (jobs := self._running()):
+    def _strike_job(self, command, undo=""):
+        """A command of Slurm at a job that runs, perhaps undone some seconds later by another one."""
+        running = [] if self.under_way("slurmctld") else self.queue()
+        if not (running := [job for job in running if job["state"] == "RUNNING" and job["name"].startswith("arm")]):
             return None
-        job = self.random.choice(jobs)
-        self.cluster.run("scontrol", "requeue", job["id"])
+        job = self.random.choice(running)
+        does, undoes = (shlex.split(words.replace("{job}", job["id"])) for words in (command, undo))
+        self.cluster.run(*does)
+        if undo:
+            return self._later(f"suspended {job['id']}", 2, 8, lambda: self.cluster.run(*undoes))
         return f"{job['id']} {job['name']}"
-
-    def _preempt(self):
-        if self.under_way("slurmctld"):
-            return None
-        return self.cluster.run(
-            "sbatch", "-p", "h100-urgent", "-N1", "--gres=gpu:h100:8", "--wrap=sleep 2"
-        ).stdout.strip()
-
-    def _suspend(self):
-        if not (jobs := self._running()):
-            return None
-        job = self.random.choice(jobs)["id"]
-        self.cluster.run("scontrol", "suspend", job)
-        return self._later(f"suspended {job}", 2, 8, lambda: self._resume(job))
-
-    def _resume(self, job):
-        """Let a suspended job go on; a slurmctld that was killed since has forgotten that its processes stand still."""
-        if self.cluster.run("scontrol", "resume", job).returncode:
-            self.cluster.run("scontrol", "suspend", job)
-            self.cluster.run("scontrol", "resume", job)
 
     def _strike_daemon(self, what, how, least, most):
         """slurmctld or a node's slurmd is stopped, killed or frozen for so many seconds; Slurm knows of a lost node."""
@@ -217,12 +196,12 @@ class Strikes:
         lost = what == "slurmd"
         (self.cluster.kill_daemon if how == "kill" else self.cluster.stop_daemon)(name)
         if lost:
-            self.cluster.run("scontrol", "update", f"nodename={name}", "state=down", "reason=storm")
+            self._set_node(name, "down")
 
         def back():
             self.cluster.start_daemon(name)
             if lost:
-                self.cluster.run("scontrol", "update", f"nodename={name}", "state=resume")
+                self._set_node(name, "resume")
 
         return self._later(what, least, most, back) + f" {name}"
 

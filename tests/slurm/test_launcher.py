@@ -1,50 +1,12 @@
-"""The launcher on a real Slurm: what a run gets from it, and what its setup script and its disk do to it.
+"""The launcher on a real Slurm, where it takes more than one run or a full disk; all else is in scenarios.toml."""
 
-What else befalls runs there is in scenarios.toml.
-"""
-
-import json
 import shutil
 import subprocess
 
 import pytest
 
-SLOW = {"STAND_IN_STEP_S": "0.5"}
 # What happens to a run happens while its trainer waits after a step: for a stop, or for `go`.
 WAIT_AFTER_2 = {"STAND_IN_WAIT": "2"}
-
-
-def test_a_run_is_trained_on_the_cluster(run):
-    one = run()
-    first = one.launch()
-    assert first.returncode == 0, first.stderr
-    job = one.read("attempts", "1", "attempt.json")
-    assert job["slurm"]["nodes"] in ("gpu1", "gpu2")
-    assert f"submitted as Slurm job {job['slurm']['job_id']}" in first.stderr
-    assert "step 5/5" in first.stderr
-    assert one.read("end.json")["kind"] == "finished"
-    assert one.launch().stderr.count("already finished (attempt 1)") == 1
-    one.assert_trained_once()
-
-
-@pytest.mark.promise("slurm-gives-what-the")
-def test_what_the_profile_asks_for_is_what_slurm_gives(run, tmp_path):
-    (tmp_path / "set up.sh").write_text("export STAND_IN_STEP_S=1.5\n")
-    options = ("nodelist=gpu2", "mem_mb=5000", "runtime=90", f"setup={tmp_path / 'set up.sh'}")
-    one = run(steps=3, options=options)
-    head = one.start(1)
-    job = dict(
-        word.split("=", 1)
-        for word in one.cluster.run("scontrol", "show", "job", "-o", one.job_id()).stdout.split()
-        if "=" in word
-    )
-    assert (job["NodeList"], job["Partition"], job["TimeLimit"]) == ("gpu2", "h100", "01:30:00")
-    assert "gres/gpu=8" in job["TRES"] and "cpu=2" in job["TRES"] and "mem=5000M" in job["TRES"]
-    assert job["JobName"].startswith("arm-s0.") and job["Requeue"] == "1"
-    one.finish(head)
-    rows = (one.run / "attempts" / "1" / "metrics.jsonl").read_text().splitlines()
-    first, *_, last = (json.loads(row)["time"] for row in rows)
-    assert last - first > 2, "setup.sh was sourced in the job"
 
 
 @pytest.mark.promise("small-runs-share-a")
@@ -66,84 +28,6 @@ def test_small_runs_share_a_node_and_get_gpus_of_their_own(run, tmp_path):
     assert [len(own) for own in gpus] == [2, 2] and not set(gpus[0]) & set(gpus[1])
 
 
-@pytest.mark.promise("fewer-gpus-or-another")
-def test_gpus_are_the_experiments_or_nothing_is_submitted(run):
-    one = run(options=("gres=gpu:h100:2",))
-    one.spec["workload"]["gpus_per_node"] = 4
-    refused = one.launch()
-    assert refused.returncode == 1
-    assert (
-        "arm-s0: the experiment needs 4 GPUs per node (workload.gpus_per_node), but the profile requests"
-        in refused.stderr
-    )
-    assert not (one.run / "order.json").exists() and one.jobs() == []
-    one.spec["workload"]["gpus_per_node"] = 1
-    said = one.finish(one.start())
-    assert "requests 2 GPUs per node from Slurm (gres: 'gpu:h100:2') and uses 1" in said
-    assert len(one.done()["gpus"].split(",")) == 1, "the trainer sees those alone"
-
-
-@pytest.mark.promise("a-failing-setup-script")
-@pytest.mark.parametrize(
-    ("script", "says"),
-    [
-        (
-            "echo the last\nfalse\n",
-            ["with exit code 1, before the trainer was started", "| the last", "| line 2: false:"],
-        ),
-        ("echo leaving; exit 0\n", ["ended the job by `exit` (it is sourced)", "| leaving"]),
-    ],
-)
-def test_a_setup_that_fails_is_told_with_its_last_lines_and_nothing_is_trained(run, tmp_path, script, says):
-    setup = tmp_path / "site's set up.sh"
-    setup.write_text(script)
-    one = run(options=(f"setup={setup}",))
-    result = one.launch()
-    assert result.returncode == 1
-    assert f"arm-s0: {setup} " in result.stderr and f"log: {one.run / 'setup.log'}" in result.stderr
-    assert all(words.format(setup=setup) in result.stderr for words in says), result.stderr
-    assert one.read("end.json")["kind"] == "setup failed"
-    assert one.attempts() == [] and one.submitted() == 2, "tried once more, on the other node"
-    assert "trying once more without gpu" in result.stderr and one.read("order.json")["avoid"]
-    one.wait(lambda: not one.jobs())
-    setup.write_text("nowhere || true\ntested() { nowhere; true; }\ntested\nset -eu\nexport STAND_IN_STEP_S=0\n")
-    one.finish(one.start())
-
-
-@pytest.mark.promise("a-failing-setup-script")
-def test_a_signal_of_slurms_during_setup_is_no_failure_of_it_and_a_failure_in_a_later_life_is(run, tmp_path):
-    lives = tmp_path / "lives"
-    setup = tmp_path / "setup.sh"
-    setup.write_text(
-        f"echo x >> {lives}\n[ $(wc -l < {lives}) -gt 1 ] || sleep 60\n[ $(wc -l < {lives}) -lt 3 ] || nowhere\n"
-    )
-    one = run(steps=40, env=SLOW, options=(f"setup={setup}",))
-    head = one.start()
-    one.wait(lives.is_file)
-    one.cluster.run("scontrol", "requeue", one.job_id())
-    one.release()
-    one.wait_for_step(2)
-    assert not (one.run / "end.json").exists()
-    one.cluster.run("scontrol", "requeue", one.job_id())
-    one.release()
-    said = one.ended(head)
-    assert head.returncode == 1
-    assert f"{setup} failed with exit code 127" in said and "nowhere: command not found" in said
-
-
-@pytest.mark.promise("a-failing-setup-script")
-def test_a_node_that_fails_its_check_is_tried_around_once(run):
-    """One broken node, which is free again at once, does not fail the whole queue."""
-    one = run(steps=3, env={"STAND_IN": "unfit_once"})
-    said = one.finish(one.start())
-    bad, good = (one.read("attempts", str(number), "attempt.json")["nodes"][0] for number in (1, 2))
-    assert f"failed the check of its node's GPUs; trying once more without {bad} (--exclude)" in said and good != bad
-    other = run(folder=one.folder / "other", steps=3, env={"STAND_IN": "unfit"})
-    head = other.start()
-    assert "failed the check of its node's GPUs" in other.ended(head) and head.returncode == 1
-    assert len(other.attempts()) == 2, "once"
-
-
 @pytest.mark.promise("a-run-with-a")
 def test_a_copy_of_the_results_lets_the_originals_job_alone(run, tmp_path):
     one = run(folder=tmp_path / "original", steps=12, env=WAIT_AFTER_2)
@@ -151,7 +35,7 @@ def test_a_copy_of_the_results_lets_the_originals_job_alone(run, tmp_path):
     # Without squeue's answer, which the head writes anew all the time.
     kept = shutil.ignore_patterns(".squeue.*")
     shutil.copytree(tmp_path / "original" / "results", tmp_path / "copy" / "results", ignore=kept)
-    other = run(folder=tmp_path / "copy", steps=12, env=SLOW)
+    other = run(folder=tmp_path / "copy", steps=12, env={"STAND_IN_STEP_S": "0.5"})
     again = other.start()
     other.wait(lambda: other.submitted() == 2)
     one.go()

@@ -80,19 +80,6 @@ def test_slurm_is_asked_before_anything_is_built(make_cluster, tmp_path):
     assert "sbatch: Slurm does not answer (" in said and "[slurm-refuses]" not in said, said
 
 
-def test_options_in_slurm_extra_reach_sbatch(run):
-    extra = '--exclusive --comment="it\'s a # of 100% $HOME" --nice=7'
-    one = run(env={"STAND_IN_WAIT": "2"}, options=(f"slurm_extra={extra}", "gres=gpu:h100:2"))
-    head = one.start(2)
-    job = one.cluster.run("scontrol", "show", "job", one.job_id(), "--oneliner").stdout
-    assert "OverSubscribe=NO" in job and "Nice=7" in job and "Comment=it's a # of 100% $HOME" in job, job
-    assert "NumCPUs=180" in job, "the whole node"
-    one.go()
-    one.finish(head)
-    refused = run(options=("slurm_extra=--no-requeue",)).launch()
-    assert refused.returncode == 1 and "slurm_extra cannot have --no-requeue" in refused.stderr
-
-
 def test_a_script_for_a_whole_nodes_memory_is_accepted_as_sbatch_accepts_it(cluster, tmp_path):
     """gpu1 has 2000000 MB, of 1024 * 1024 bytes as in sbatch: 1900 GB of that size fit."""
     script = tmp_path / "run.sh"
