@@ -58,8 +58,8 @@ test test-all: $(VENV)/dev.stamp
 FAST := answers/test_answers.py::test_the_answer_is_right analysis commands launch_scripts node preflight runs slurm_files \
 	test_arrows.py test_config.py test_contracts.py test_docs.py test_habits.py test_mistakes.py test_plan.py test_terms.py
 SLOWER := analysis/test_coverage analysis/test_engine_terms analysis/test_estimates analysis/test_page_arithmetic \
-	analysis/test_page_size analysis/test_reported_terms analysis/sources/test_benchmarks analysis/sources/test_event_files \
-	analysis/sources/test_wandb_api launch_scripts/test_from_script node/test_own_reward preflight/test_command
+	analysis/test_page_size analysis/test_reported_terms analysis/sources/test_wandb_api launch_scripts/test_from_script \
+	node/test_own_reward preflight/test_command
 test-fast: $(VENV)/dev.stamp
 	@$(BIN)/python -m pytest -q -m "not full and not needs" -n 2 --no-loadscope-reorder \
 		$(FAST:%=tests/%) $(SLOWER:%=--ignore=tests/%.py); ended=$$?; \

@@ -19,9 +19,10 @@ from common.dotted import lookup
 from common.errors import UserError
 from common.verdicts import Verdict
 from tests.analysis.imports_of import run_of
+from tests.event_files import write_events
 from trainers.logs.record import STEPS_LOGGED
 
-HOW = {"log", "encoding", "sources", "given", "import", "same_as", "about"}
+HOW = {"log", "events", "encoding", "sources", "given", "import", "same_as", "about"}
 """The keys of a log that say what it has and how it is read; all others are what is right."""
 LONGEST = 500
 """The characters of a refusal, but for the list of all formats, and without commands that part a file."""
@@ -63,6 +64,8 @@ class Read:
         self.elapsed_s = [one.elapsed_s for one in records.values()]
         self.format, self.config, self.versions = first.format, first.config, first.versions
         self.overrides = first.overrides
+        samples = next(iter(records.values())).samples if records else {}
+        self.samples = {name: [len(some), round(sum(some) / len(some), 6)] for name, some in samples.items()}
         self.selected, (self.column, self.unit) = first.selected, (first.column or {"": None, "unit": None}).values()
         self.phases = first.tree and [name for name, phase in first.tree.items() if phase.parent]
 
@@ -126,7 +129,7 @@ def wrong_in_read(read, right):
         elif key == "units":
             got = {name: read.units.get(name) for name in value}
             found += [f"units: {got}, not {value}"] * (got != value)
-        elif key in ("config", "overrides"):
+        elif key in ("config", "overrides", "samples"):
             got = {name: lookup(getattr(read, key), name) for name in value}
             found += [f"{key}: {got}, not {value}"] * (got != value)
         elif key in ("says", "says_not"):
@@ -140,13 +143,16 @@ def wrong_in_read(read, right):
 
 
 def put(folder, name, how):
-    """Writes the log of a case; that of a run of wandb as if it had been fetched."""
+    """Writes the log of a case, or its folder of event files; that of a run of wandb as if it had been fetched."""
+    for one in how.get("events", ()):
+        write_events(folder / name, **{**one, "steps": steps_in(one["steps"])})
     if "log" not in how:
         return
     path = folder / name
     if name.startswith(WANDB):
         path = folder / name.removeprefix(WANDB) / HISTORY_PARTS.replace("*", "-000000000")
-        path.parent.mkdir(parents=True)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if name.startswith(WANDB):
         rows = len(how["log"].splitlines())
         about = {"complete": True, "rows": rows, "history_lines": rows, **how.get("about", {})}
         path.with_name(RUN_FILE).write_text(json.dumps(about))
@@ -181,4 +187,6 @@ def wrong_in_log(folder, name, said):
 
 def logs_in(said):
     """The logs of a case by name, each with all its keys; those of `right` count where a log has none of its own."""
-    return {name: {**said.get("right", {}), **(log or {})} for name, log in said.get("reads", {}).items()}
+    if "reads" not in said:
+        return said.get("logs", {})
+    return {name: {**said.get("right", {}), **(log or {})} for name, log in said["reads"].items()}
