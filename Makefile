@@ -48,11 +48,13 @@ quickstart: $(VENV)/controller.stamp
 
 # What is slow by nature is marked `full`, with its reason.
 test: PYTEST := -m "not full"
+test: SAY := echo "Tests that are slow by nature were left out; \`make test-all\` runs all."
 test test-all: $(VENV)/dev.stamp
 	@bash scripts/packages.sh build $(BIN)/python
 	@bash scripts/packages.sh test
 	@bash scripts/packages.sh slurm
 	@$(BIN)/python -m pytest $(PYTEST) -n 6 --no-loadscope-reorder --durations=25
+	@$(SAY)
 
 # For a first change: no root, no Slurm, no browser, no stack, and of the others what takes a minute on two quiet cores.
 FAST := answers/test_answers.py::test_the_answer_is_right analysis commands launch_scripts node preflight runs slurm_files \

@@ -101,32 +101,6 @@ def pytest_collection_modifyitems(items):
     items.sort(key=lambda item: order.get(group_of(item.nodeid), len(order)))
 
 
-_LEFT_OUT = pytest.StashKey[int]()
-
-
-def pytest_deselected(items):
-    left_out = [item for item in items if item.get_closest_marker("full")]
-    if left_out:
-        left_out[0].config.stash[_LEFT_OUT] = len(left_out)
-
-
-@pytest.hookimpl(trylast=True)
-def pytest_sessionfinish(session):
-    if (of_this := getattr(session.config, "workeroutput", None)) is not None:
-        of_this["left_out"] = session.config.stash.get(_LEFT_OUT, 0)
-
-
-@pytest.hookimpl(optionalhook=True)
-def pytest_testnodedown(node, error):
-    """Each of several processes has collected all tests, and left out the same."""
-    node.config.stash[_LEFT_OUT] = getattr(node, "workeroutput", {}).get("left_out", 0)
-
-
-def pytest_terminal_summary(terminalreporter, config):
-    if left_out := config.stash.get(_LEFT_OUT, 0):
-        terminalreporter.write_line(f"{left_out} tests that are slow by nature are left out; `make test-all` runs all")
-
-
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtestloop():
     gc.freeze()
