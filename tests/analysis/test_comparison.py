@@ -124,6 +124,16 @@ def test_without_two_arms_there_is_no_comparison(tmp_path):
     assert found.no_comparison == "No comparison: no run could be read." and not found.figures
 
 
+def test_nothing_but_a_repetition_is_no_comparison_and_says_why(tmp_path):
+    runs = {"b": ("transformers", 0, [[row(1, 9)]]), "a": ("vllm", 0, [[row(1, 4)]])}
+    found = content(results(tmp_path, runs, arms=ARMS | {"vllm": {**ARMS["vllm"], "same_as": "transformers"}}))
+    assert found.arm_verdicts == []
+    assert found.no_comparison == (
+        "No comparison: there are only repetitions (A/A) of one arm (vllm is the same as transformers). "
+        "By step time they are 2x to 2x as fast."
+    )
+
+
 def test_no_common_steps(tmp_path):
     over = {GEN: 9}
     runs = {

@@ -101,7 +101,7 @@ def test_two_settings_and_arms_without_a_sweep_are_not_sorted():
     assert ranked(*three, vllm="replay", sglang="trl", other="replay").empty
 
 
-def test_a_sweep_of_engines_options_is_a_ranking_in_the_report(tmp_path):
+def test_a_sweep_of_engines_options_is_a_ranking_in_the_report(tmp_path, drawn):
     """Each arm has factors of its own: none of its settings has a partner in the baseline, and that is no error."""
     results, runs = tmp_path / "case", []
     seconds = {("vllm", EAGER, True): 3.0, ("vllm", EAGER, False): 2.0, ("sglang", AT_ONCE, 4): 6.0}
@@ -130,5 +130,7 @@ def test_a_sweep_of_engines_options_is_a_ranking_in_the_report(tmp_path):
     said = "Fastest of 3 settings: vllm (enforce_eager = False), 2 s a step; all others are slower."
     assert content.no_comparison == said and content.arm_verdicts == []
     assert not {v.code for v in content.verdicts} & {"no-common-steps", "one-arm"}
+    bars = next(figure for figure in content.figures if figure.name == "phases")
+    assert bars.alt.startswith("Mean seconds of a step. vllm, enforce_eager = False ")
     for text in (html_page(content), markdown(content)):
         assert "Settings, the fastest first" in text and "all others are slower" in text

@@ -17,7 +17,7 @@ ARMS = {
 }
 
 
-def content_of(tmp_path, alone_lengths=(20, 20), cpus=("Some CPU", "Some CPU")):
+def content_of(tmp_path):
     results = tmp_path / "case"
     generation = {"vllm": 3.0, "other": 2.0, "vllm-alone": 1.5, "other-alone": 1.25}
     runs = []
@@ -26,7 +26,7 @@ def content_of(tmp_path, alone_lengths=(20, 20), cpus=("Some CPU", "Some CPU")):
         for seed in range(2):
             draw, rows = np.random.default_rng([place, seed]), []
             for step in range(1, 9):
-                gen, length = generation[arm] * draw.uniform(0.97, 1.03), alone_lengths[place % 2] if alone else 20
+                gen, length = generation[arm] * draw.uniform(0.97, 1.03), 20
                 if alone:
                     phases = {"step": gen + 0.1, "step/generate": gen, "step/sync_weights": 0.1}
                 else:
@@ -36,10 +36,9 @@ def content_of(tmp_path, alone_lengths=(20, 20), cpus=("Some CPU", "Some CPU")):
                 scalars = dict.fromkeys(names, float(length))
                 rows.append(make_results.metrics_row(step, phases, lengths=[length] * 4, scalars=scalars))
             runs.append(f"{arm}-s{seed}")
-            hardware = {"host": "n", "cpu": cpus[place % 2], "cpus": 2, "threads": 2, "memory_gib": 8, "gpus": []}
             make_results.write_run(
                 results, runs[-1], arm, seed, [rows], engine=words["engine"], spec_more={"trainer": words["trainer"]},
-                done_more={"versions": {"replay": "1"}} if alone else {}, hardware=hardware if alone else None,
+                done_more={"versions": {"replay": "1"}} if alone else {},
             )  # fmt: skip
             write_steps(collect_run(results / "runs" / runs[-1]), results / "runs" / runs[-1] / "steps.parquet")
     make_results.write_plan(results, ARMS, runs, 1)

@@ -14,7 +14,7 @@ from trainers.registry import tree_named
 
 SETUPS = yaml.safe_load(Path(__file__).with_name("setups.yaml").read_text(encoding="utf-8"))
 VERL, CASES = SETUPS["verl"], SETUPS["cases"]
-TREES = {"trl": "trl 1.16", "trained": "verl 0.9.1", "imported": "verl 0.4.1"}
+TREES = {"trl": "trl 1.16", "replay": "replay 1", "trained": "verl 0.9.1", "imported": "verl 0.4.1"}
 
 
 def setup(case):

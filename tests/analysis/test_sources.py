@@ -1,6 +1,6 @@
+"""Lines of metrics.jsonl that are damaged, and a damaged file of wandb."""
+
 import json
-import os
-import sys
 
 import make_results
 import pytest
@@ -8,52 +8,11 @@ import pytest
 from analysis.attempts import read_metrics_jsonl
 from analysis.sources.wandb_files import read_wandb_offline_folder
 from common.errors import UserError
-from tests.patience import run
-
-# A real offline run: the phases in the row that holds train/global_step, other rows before and after it.
-WRITER = """
-import sys, json, wandb
-run = wandb.init(project="test", settings=wandb.Settings(x_disable_stats=True, x_disable_meta=True, console="off"))
-for row in json.load(open(sys.argv[1])):
-    run.log(row)
-run.finish()
-"""
-
-
-def wandb_row(row):
-    phases = {f"timing_s/{path}": seconds for path, seconds in row["phases"].items()}
-    return {**phases, **row["scalars"], "train/global_step": row["step"]}
-
-
-def write_wandb(attempt_dir, rows, tmp_path):
-    """A real offline wandb file with these rows, in the attempt's folder; returns its path."""
-    attempt_dir.mkdir(parents=True, exist_ok=True)
-    given = tmp_path / "rows.json"
-    given.write_text(json.dumps(rows))
-    env = os.environ | {"WANDB_MODE": "offline", "WANDB_DIR": str(attempt_dir), "WANDB_SILENT": "true"}
-    assert run([sys.executable, "-c", WRITER, str(given)], 60, env=env, cwd=tmp_path).returncode == 0
-    (path,) = attempt_dir.glob("wandb/offline-run-*/run-*.wandb")
-    return path
 
 
 def rows(steps=3):
     phases = make_results.phases_from_leaves(make_results.leaves(1 / 3, 0.1), slack_s=0.01)
     return [make_results.metrics_row(step, phases) for step in range(1, steps + 1)]
-
-
-@pytest.fixture(scope="module")
-def wandb_file(tmp_path_factory):
-    tmp_path = tmp_path_factory.mktemp("wandb")
-    logged = []
-    for row in rows():
-        logged += [
-            {"profiling/Time taken: x": 1.0},
-            wandb_row(row),
-            {"eval": float("nan"), "train/global_step": row["step"]},
-        ]
-    logged.append({"train_runtime": 5.0, "train/reward": -1.0, "train/global_step": 3})
-    logged.append({"profiling/last": float("inf")})
-    return write_wandb(tmp_path / "attempts" / "1", logged, tmp_path)
 
 
 def test_truncated_last_line_is_ignored(tmp_path):
