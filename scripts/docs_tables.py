@@ -14,8 +14,7 @@ from common.files import ROOT, write_text
 from common.gpus import KNOWN_GPUS
 from common.json_types import markdown_table
 from trainers.registry import declared_trees
-from workflow.commands.parser import EXIT_CODES
-from workflow.commands.table import COMMANDS
+from workflow.commands.parser import COMMANDS, EXIT_CODES
 from workflow.config.model import Config, config_schema
 from workflow.stacks.definition import ENVS, load_stack
 

@@ -4,7 +4,7 @@ import pytest
 import yaml
 
 from tests.analysis.wandb_server import KEY, ServedRun, WandbServer
-from workflow.commands.table import COMMANDS
+from workflow.commands.parser import COMMANDS
 
 from .poisoned import CONSOLES, ROOT, SCRIPT, Folder, script_of
 

@@ -12,8 +12,7 @@ import signal
 import sys
 
 from common.messages import print_message, report_errors
-from workflow.commands.parser import parser
-from workflow.commands.table import COMMANDS, NOW
+from workflow.commands.parser import COMMANDS, NOW, parser
 from workflow.start import loading
 
 
