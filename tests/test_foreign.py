@@ -8,11 +8,10 @@ from common.errors import UserError
 from workflow.config.entry import require_sources
 from workflow.config.plan import load_plan
 
-from .analysis.sources.other_logs import OWN_TREE as NEMO
-from .analysis.sources.other_logs import OWN_TREE_HEAD as HEAD
 from .analysis.sources.other_logs import nemo_block
 from .importing import ROOT, imported_report
 
+NEMO = (ROOT / "tests" / "answers" / "trees_of_tables" / "first.csv").read_text(encoding="utf-8")
 VERL = "step:{} - timing_s/gen:12.500 - timing_s/update_actor:4.100 - timing_s/step:18.200 - {}\n"
 VERL = VERL.replace("- {}\n", "- response_length/mean:800.000\n")
 ROLL = "[2026-01-01 00:00:00] [rlvr_pipeline.py (487)] [INFO] [] pipeline step 3 start...\n"
@@ -69,7 +68,7 @@ def test_a_category_is_that_of_the_arms_own_table(tmp_path, monkeypatch):
 def test_lengths_beside_the_sum_are_compared_as_a_trainers_own(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     rows = [f"{s},total,,20.0\n{s},gen,total,12.0\n{s},response_length/mean,-,900.0\n" for s in (1, 2, 3)]
-    (tmp_path / "nemo.csv").write_text(HEAD + "".join(rows))
+    (tmp_path / "nemo.csv").write_text("step,phase,parent,seconds\n" + "".join(rows))
     raw = experiment(tmp_path, **{"import": {"batch_size": 16, "runs": ["nemo.csv"]}})
     raw["arms"]["verl"]["import"]["batch_size"] = 16
     found = imported_report(raw)
