@@ -9,8 +9,6 @@ import pandas as pd
 import pytest
 import yaml
 
-from analysis.imports.import_run import write_import
-from analysis.report.content import read_content
 from common.errors import UserError
 from workflow.cli import main
 from workflow.config.plan import load_plan, plan_runs, stack_facts
@@ -20,6 +18,8 @@ from .importing import run_snakemake
 from .two_arms import two_arms
 
 RAW = two_arms()
+ROWS = yaml.safe_load(Path(__file__).with_name("imports.yaml").read_text(encoding="utf-8"))
+GOOD = "step:1 - timing_s/gen:1.500 - timing_s/step:2.000\n"
 # The least that compares two logs.
 LOGS = {
     "experiment": "logs",
@@ -111,53 +111,30 @@ def test_an_imported_run_lies_at_one_point_of_the_sweep():
         runs[0]["factors"] = factors
         with pytest.raises(UserError, match=r"must have one of its values: 0\.5, 1\.0 \(got "):
             planned(mixed({"runs": runs}, sweep=sweep, seeds=[0]))
+    with pytest.raises(UserError, match="arm transformers is imported; give each run's values as factors"):
+        planned(mixed(sweep={"arms.transformers.options.x": [1]}))
 
 
-@pytest.mark.parametrize(
-    ("raw", "says"),
-    [
-        (with_import("https://me:s3cr3t@host/a.log"), "contains what looks like a secret"),
-        (with_import("./sglang.log"), "arms.vllm.import.runs.0 and arms.sglang.import.runs.0 have the same source"),
-        (
-            with_import({"runs": [{"source": "a", "seed": 3}, {"source": "b", "seed": 3}]}),
-            "runs 0 and 1 have the same seed (got 3)",
-        ),
-        (
-            with_import({"version": "0.9.1", "runs": [{"source": "b"}]}, stack="verl04-vllm"),
-            "import.version is 0.9.1, but its stack verl04-vllm pins verl 0.4.1",
-        ),
-        (
-            mixed(sweep={"arms.transformers.options.x": [1]}),
-            "arm transformers is imported; give each run's values as factors",
-        ),
-        # Repetitions that are none.
-        (repeated(engine="vllm"), "takes every setting from vllm and must have no other keys (got engine)"),
-        (
-            RAW | {"arms": {**RAW["arms"], "b": {"same_as": "vllm"}, "c": {"same_as": "b"}}},
-            "must be an arm without same_as (got 'b', which repeats 'vllm'); write same_as: vllm",
-        ),
-    ],
-)
-def test_a_mistake_is_told(raw, says):
-    with pytest.raises(UserError) as caught:
-        planned(raw)
-    assert says in str(caught.value)
-    assert "s3cr3t" not in str(caught.value)
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row["about"])
+def test_sources_are_looked_at_before_anything_runs(row, rolloutbench):
+    for name, content in {**row["files"], "good.log": GOOD}.items():
+        Path(name).parent.mkdir(parents=True, exist_ok=True)
+        Path(name).write_text(content)
+    arm = {"trainer": "verl", "engine": "vllm", "import": {"version": "0.4.1", "runs": [{"source": "run.log"}]}}
+    base = {**arm, "env": {"A": "1"}, "import": {"version": "0.4.1", "runs": [{"source": "good.log"}]}}
+    arms = {"base": base, "other": arm | row.get("arm", {})}
+    Path("x.yaml").write_text(yaml.safe_dump({"experiment": "x", "baseline": "base", "arms": arms}))
+    said = rolloutbench("check", "x.yaml")
+    told = " ".join(said.out.split())
+    assert said.code == ("says" in row) and "arms.other.import: " * said.code in told, said
+    assert row.get("says", "") in told, said
 
 
-def test_a_source_that_is_not_there_is_told_when_the_plan_is_made(tmp_path, monkeypatch):
+def test_a_folders_files_but_hidden_ones_are_inputs_of_its_import(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(UserError, match=r"arms\.vllm\.import: no such file or folder: vllm\.log \(looked in"):
-        load_plan(LOGS)
-    os.mkfifo(tmp_path / "vllm.log")
-    with pytest.raises(UserError, match=r"arms\.vllm\.import: vllm\.log is neither a file nor a folder"):
-        load_plan(LOGS)
-    (tmp_path / "vllm.log").unlink()
-    (tmp_path / "vllm.log").touch()
-    folder = tmp_path / "sglang.log"
-    for name in ("run-1abc.wandb", "files/config.yaml", ".hidden/x"):
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).touch()
+    for name in ("vllm.log", "sglang.log/run-1abc.wandb", "sglang.log/files/config.yaml", "sglang.log/.hidden/x"):
+        Path(name).parent.mkdir(parents=True, exist_ok=True)
+        Path(name).touch()
     plan = load_plan(LOGS)
     files = [plan.import_files(run_id) for run_id in plan.imports]
     assert files == [["vllm.log"], ["sglang.log/files/config.yaml", "sglang.log/run-1abc.wandb"], []]
@@ -219,44 +196,6 @@ def snakemake(folder, *arguments):
     return run_snakemake(folder, folder / "logs.yaml", *arguments)
 
 
-TABLE_OF_TWO = """run,engine,step,phase,seconds
-phi4-vllm,vllm,3,timing_s/step,878.89
-phi4-vllm,vllm,3,timing_s/gen,849.20
-phi4-sglang,sglang,3,timing_s/step,408.19
-phi4-sglang,sglang,3,timing_s/gen,382.91
-"""
-
-
-def read_from(folder, table, **arms):
-    """The report of arms that are all read from one table."""
-    (folder / "phases.csv").write_text(table)
-    raw = {"experiment": "x", "baseline": "vllm", "arms": arms}
-    for arm in arms.values():
-        arm |= {"trainer": "verl", "import": {"version": "0.4.1", "runs": [{"source": "phases.csv"}]}}
-    plan, results = load_plan(raw), folder / "results" / "x"
-    for run_id, run in plan.imports.items():
-        (results / "runs" / run_id).mkdir(parents=True)
-        write_import(run.spec, results / "runs" / run_id / "steps.parquet")
-    (results / "plan.json").write_text(json.dumps(plan.as_json()))
-    return read_content(results / "plan.json", results, None, None)
-
-
-@pytest.mark.parametrize(
-    ("table", "engine"),
-    [
-        ("step,phase,seconds\n3,step,878.89\n3,gen,849.20\n", "sglang"),
-        (TABLE_OF_TWO, "vllm"),
-        (TABLE_OF_TWO.replace("phi4-vllm", "graphs"), "vllm"),
-    ],
-)
-def test_rows_that_two_arms_would_read_are_compared_with_nothing(tmp_path, monkeypatch, table, engine):
-    monkeypatch.chdir(tmp_path)
-    found = read_from(tmp_path, table, vllm={"engine": "vllm"}, graphs={"engine": engine, "env": {"A": "1"}})
-    (told,) = [verdict for verdict in found.verdicts if verdict.code == "same-rows"]
-    assert told.level == "error" and "runs vllm-s0, graphs-s0 read the same rows of phases.csv" in told.text
-    assert found.tables["comparison"].empty and not found.arm_verdicts and not found.runs
-
-
 def test_imported_runs_are_listed_as_such(two_logs, capsys):
     assert main(["check", "logs.yaml"]) == 0
     said = capsys.readouterr().out.splitlines()
@@ -279,21 +218,15 @@ def planned_file(name):
     return load_plan(yaml.safe_load(Path(name).read_text())).imports["vllm-s0"]
 
 
-def test_a_key_that_is_no_longer_used_is_named_once_by_snakemake_and_its_rules(two_logs):
+@pytest.mark.full("whole workflows")
+def test_a_log_that_was_replaced_is_read_again_whatever_its_date_and_an_old_key_named_once(two_logs):
+    """`rsync -a` and `mv` keep a file's date: the right log may be older than the import of the wrong one."""
     raw = yaml.safe_load((two_logs / "logs.yaml").read_text())
     (two_logs / "logs.yaml").write_text(yaml.safe_dump(raw | {"report": {"explain": {"sglang": ["a", "b"]}}}))
-    done = snakemake(two_logs, "--until", "plan")
-    assert done.returncode == 0, done.stderr
-    logged = "".join(log.read_text() for log in two_logs.glob("results/logs/logs/*"))
-    assert (done.stderr + logged).count("report.explain is no longer used: ") == 1
-    assert "explain" not in json.loads((two_logs / "results/logs/plan.json").read_text())["report"]
-
-
-@pytest.mark.full("whole workflows")
-def test_a_log_that_was_replaced_is_read_again_whatever_its_date(two_logs):
-    """`rsync -a` and `mv` keep a file's date: the right log may be older than the import of the wrong one."""
     done = snakemake(two_logs)
     assert done.returncode == 0, done.stderr
+    logged = "".join(log.read_text() for log in two_logs.glob("results/logs/logs/*"))
+    assert (done.stderr + logged).count("report.explain is no longer used: ") == 1, "once, of all rules"
     again = snakemake(two_logs, "--dry-run")
     assert "Nothing to be done" in again.stdout + again.stderr
     other = two_logs / "other.csv"
