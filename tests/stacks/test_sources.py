@@ -6,7 +6,12 @@ import pytest
 
 from common.errors import UserError
 from common.redaction import without_secrets
+from workflow.stacks.build import build_from_source
+from workflow.stacks.definition import SITE_PACKAGES, load_stack
+from workflow.stacks.lockfile import check_lock
 from workflow.stacks.uv import Uv, configured_uv, pip_settings, uv_environment
+
+from ..programs import executable
 
 DEFAULTS = {
     "index_url": "https://main.invalid/simple",
@@ -107,3 +112,22 @@ def test_pips_own_complaint_is_passed_on(pip_conf):
     pip_conf.write_text("[global]\ntimeout = soon\n")
     with pytest.raises(UserError, match=r"invalid floating-point value: 'soon'"):
         pip_settings()
+
+
+def test_the_folder_of_packages_is_put_into_a_builds_variables(tmp_path):
+    name = "verl09-vllm"
+    pretended = tmp_path / "uv"
+    executable(pretended, f"stat -c %a uv.toml >> {tmp_path}/mode; cat uv.toml >> {tmp_path}/seen")
+    (tmp_path / "own.toml").write_text('index-url = "https://me:pw@host/simple"\n')
+    work = tmp_path / "work"
+    work.mkdir()
+    flash_attn = [pin for pin in check_lock(name) if pin.name == "flash-attn"]
+    python, own = tmp_path / "env" / "bin" / "python", tmp_path / "env" / "lib" / "python3.12" / "site-packages"
+    own.mkdir(parents=True)
+    environ = {"UV_CONFIG_FILE": str(tmp_path / "own.toml")}
+    build_from_source(load_stack(name), flash_attn, python, Uv(str(pretended), environ, ()), work)
+    seen = (tmp_path / "seen").read_text(encoding="utf-8")
+    assert f'"CPATH" = "{own}/nvidia/cu13/include"' in seen
+    assert SITE_PACKAGES not in seen
+    assert "me:pw@host" in seen and {*(tmp_path / "mode").read_text().split()} == {"600"}
+    assert not (work / "uv.toml").exists(), "the user's passwords stay no longer than the build"
