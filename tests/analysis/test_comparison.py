@@ -2,14 +2,12 @@
 
 import json
 import math
-from dataclasses import replace
 
 import make_results
 import pandas as pd
 import pytest
 
 from analysis.collect import collect_run
-from analysis.machines import disturbances
 from analysis.report.arm_lines import arm_lines
 from analysis.report.content import read_content
 from analysis.report.rendering import html_page, markdown
@@ -185,48 +183,3 @@ def test_phase_outside_the_step_is_in_no_sum(tmp_path, drawn):
     assert float(rows["Sum of own seconds"].cells[4].value) == pytest.approx(2)
     (saved,) = [row for row in rows.values() if "50.0" in [cell.value for cell in row.cells]]
     assert saved.kind == "outside" and list(rows.values()).index(saved) > list(rows).index("Sum of own seconds")
-
-
-@pytest.mark.full("many reports")
-def test_runs_that_shared_a_machine_are_warned_of(tmp_path):
-    def when(start, end, **hardware):
-        machine = {"host": "n1", "cpu": "x", "cpus": 2, "threads": 2, "memory_gib": 1, "gpus": []} | hardware
-        return {"hardware": machine, "done_more": {"started": start, "finished": end}}
-
-    def found(name, first, second):
-        runs = {"b": ("transformers", 0, [[row(1, 1)]], first), "a": ("vllm", 0, [[row(1, 1)]], second)}
-        read = content(results(tmp_path / name, runs))
-        warning = text(read, "shared-machine")
-        # The verdict is no more certain than the page.
-        said = (", on a shared machine: " in block(read), "≠ 2 runs trained at the same time on n1" in block(read))
-        assert said == (bool(warning),) * 2 and ("resolve it: runs one at a time; " in block(read)) == bool(warning)
-        return warning
-
-    assert "2 runs trained at the same time on n1 (b, a)" in found("x", when(0, 9), when(5, 12))
-    assert not found("after", when(0, 9), when(9, 12))
-    assert not found("host", when(0, 9), when(5, 12, host="n2"))
-    assert not found("cores", when(0, 9, affinity=[0, 1]), when(5, 12, affinity=[2, 3]))
-    assert found("meet", when(0, 9, affinity=[0, 1]), when(5, 12, affinity=[1, 2]))
-
-
-def test_a_machine_that_others_used_is_said(tmp_path):
-    quiet = [row(s, 1, scalars={"other_cpu_s": 0.04}) for s in (1, 2, 3)]
-    busy = [row(s, 1, scalars={"other_cpu_s": 0.8}) for s in (1, 2, 3)]
-    found, calm = pair(tmp_path, quiet, busy), pair(tmp_path / "quiet", quiet, quiet)
-    assert "in the counted steps (a: 20 %)" in text(found, "busy-machine")
-    assert not text(calm, "busy-machine") and "busy" not in block(calm)
-    # The verdict is no more certain than the page.
-    said = block(found)
-    assert "not resolved, one run an arm, on a busy machine: " in said
-    assert "≠ Other processes used the processors in the counted steps (a: 20 %)" in said
-    assert "resolve it: runs on a quiet machine; " in block(found)
-
-
-def test_what_others_take_is_a_share_of_the_cpus_of_all_processes(tmp_path):
-    """Two nodes of four CPUs, a process on each: the seconds are the sum over both, `cpus` is of one."""
-    found = pair(tmp_path, [row(1, 1)], [row(s, 1, scalars={"other_cpu_s": 3.2}) for s in (1, 2)])
-    for processes, share in ((2, "a: 20 %"), (4, "")):
-        hardware = {"cpus": 4, "affinity": [0, 1, 2, 3], "processes": processes}
-        runs = [replace(run, done={**run.done, "hardware": hardware}) for run in found.runs]
-        said = disturbances(runs, found.tables["steps"], found.plan)
-        assert [share in one.what for one in said] == ([True] if share else [])
