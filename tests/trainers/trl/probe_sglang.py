@@ -1,9 +1,8 @@
-"""Run in the SGLang stack: a real attempt, in which each step's tokens and log-probabilities are looked at.
+"""Run in the SGLang stack: a real attempt, `probe_sglang.py ATTEMPT OUT STALE`.
 
-`probe_sglang.py ATTEMPT OUT [STALE]`: writes to OUT one JSON line a step: whether SGLang's greedy tokens are those of
-transformers on the trainer's weights, and the largest difference of SGLang's and TRL's log-probs of what it drew.
-At the step STALE the sync is left out. A last line says what came of requests without the run's secret, and of
-killing SGLang's scheduler after the last step. Without STALE the first batch is a slow one.
+Its first batch is a slow one, and at the step STALE the sync is left out. When SGLang is about to be closed, OUT gets
+JSON: its settings, its files in shared memory, and what came of requests without the run's secret and of killing its
+scheduler.
 """
 
 import json
@@ -25,7 +24,6 @@ WITHOUT_SECRET = (
     *(("GET", path, {}) for path in ("/health_generate", "/health/x", "/openapi.json")),
     ("GET", "/health", {}),
 )
-GREEDY = {"temperature": 0.0, "max_new_tokens": 12, "ignore_eos": True}
 
 
 def scheduler():
@@ -34,53 +32,13 @@ def scheduler():
     return found
 
 
-def looked_at(out, stale):
+def forgetful(stale):
     original = engines.SglangRollout.__call__
 
     def call(self, prompts, trainer):
-        import torch
-        from trl.trainer.utils import pad
-
-        step = trainer.state.global_step
-        if step == stale:
-            self._synced = step
-        made = original(self, prompts, trainer)
-        model = trainer.accelerator.unwrap_model(trainer.model)
-        some = made["prompt_ids"][:: trainer.num_generations]
-        drawn = self.engine.generate(some, GREEDY).token_ids
-        told = []
-        for ids in some:
-            tokens = torch.tensor([ids])
-            written = model.generate(
-                tokens, attention_mask=torch.ones_like(tokens), max_new_tokens=12, do_sample=False, eos_token_id=None
-            )
-            told.append(written[0, len(ids) :].tolist())
-
-        pairs = list(zip(made["prompt_ids"], made["completion_ids"], strict=True))
-        keep = max(len(ids) for _, ids in pairs)
-
-        def padded(value, side, one):
-            return pad([torch.tensor([value] * len(ids) if value else ids) for ids in one], 0, side)
-
-        before, after = [ids for ids, _ in pairs], [ids for _, ids in pairs]
-        ids = torch.cat([padded(0, "left", before), padded(0, "right", after)], 1)
-        mask = torch.cat([padded(1, "left", before), padded(1, "right", after)], 1)
-        with torch.no_grad():
-            own = trainer._get_per_token_logps_and_entropies(model, ids, mask, keep)[0]
-        gap = max(
-            abs(float(own[row, place]) - said)
-            for row, said_of_row in enumerate(made["logprobs"])
-            for place, said in enumerate(said_of_row)
-        )
-        line = {"step": step, "greedy": drawn == told, "gap": gap, "seed": self.engine.settings()["random_seed"]}
-        line["first"] = made["completion_ids"][0]
-        line["repeated"] = before[0] == before[1]
-        line["shared"] = [
-            text for text in Path(f"/proc/{scheduler()}/maps").read_text().split("\n") if "sglang_" in text
-        ]
-        with out.open("a") as file:
-            file.write(json.dumps(line) + "\n")
-        return made
+        if trainer.state.global_step == stale:
+            self._synced = stale
+        return original(self, prompts, trainer)
 
     engines.SglangRollout.__call__ = call
 
@@ -105,37 +63,37 @@ def slowed():
     Sglang._ask = slowly
 
 
+def failure(engine):
+    """What SGLang says of a request that it cannot answer."""
+    try:
+        engine.generate([[1]], {"max_new_tokens": 12})
+    except RuntimeError as error:
+        return [isinstance(error, EngineEnded), str(error)]
+
+
 def killed(out):
     """Has the engine lose its scheduler when it is about to be closed."""
     close = Sglang.close
 
     def kill_and_close(self):
         url = f"http://127.0.0.1:{self._port}"
-        said = {"without": [guarded.status(url, *one)[0] for one in WITHOUT_SECRET]}
+        said = {"without": [guarded.status(url, *one)[0] for one in WITHOUT_SECRET], "settings": self.settings()}
+        maps = Path(f"/proc/{scheduler()}/maps").read_text()
+        said["shared"] = [line for line in maps.splitlines() if "sglang_" in line]
         secret, self._secret = self._secret, "another"
-        try:
-            self.generate([[1]], GREEDY)
-        except RuntimeError as error:
-            said["stranger"] = str(error)
+        said["stranger"] = failure(self)
         self._secret = secret
         os.kill(scheduler(), signal.SIGKILL)
-        try:
-            self.generate([[1]], GREEDY)
-        except EngineEnded as error:
-            said["killed"] = str(error)
-        with out.open("a") as file:
-            file.write(json.dumps(said) + "\n")
+        said["killed"] = failure(self)
+        out.write_text(json.dumps(said))
         close(self)
 
     Sglang.close = kill_and_close
 
 
 if __name__ == "__main__":
-    out = Path(sys.argv[2])
-    looked_at(out, int(sys.argv[3]) if len(sys.argv) > 3 else -1)
-    if len(sys.argv) > 3:
-        killed(out)
-    else:
-        slowed()
-    sys.argv[1:] = [sys.argv[1]]
+    forgetful(int(sys.argv[3]))
+    slowed()
+    killed(Path(sys.argv[2]))
+    sys.argv[2:] = []
     sys.exit(exit_code(train.train))
