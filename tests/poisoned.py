@@ -8,7 +8,7 @@ from pathlib import Path
 import yaml
 
 from .patience import run
-from .trainers.command.script_bench import CONSOLES
+from .trainers.command.script_bench import CONSOLE
 
 ROOT = Path(__file__).resolve().parents[1]
 BIN = Path(sys.executable).parent
@@ -61,6 +61,6 @@ def script_of(folder):
     folder.mkdir()
     (folder / "run.sh").write_text(SCRIPT)
     (folder / "say.py").write_text(SAY)
-    (folder / "neighbour.py").write_text(f"CONSOLE = {CONSOLES['verl']()!r}\n")
+    (folder / "neighbour.py").write_text(f"CONSOLE = {CONSOLE!r}\n")
     arm = {"trainer": "command", "engine": "unknown", "options": {"script": str(folder / "run.sh")}}
     return {"experiment": "x", "baseline": "a", "arms": {"a": arm}}

@@ -13,7 +13,7 @@ import yaml
 
 from tests.patience import run as run_patiently
 from tests.programs import executable
-from tests.trainers.command.script_bench import CONSOLES, FORMATS, program
+from tests.trainers.command.script_bench import CONSOLE, FORMATS, program
 from trainers.command.driver import keep, prepared
 from workflow.checks.refused_jobs import _kinds
 from workflow.cli import main
@@ -347,7 +347,7 @@ def test_what_somebody_has_edited_is_kept(ab):
 @pytest.mark.full("a whole workflow by snakemake: half a minute")
 def test_one_command_leads_from_a_script_to_a_verdict(tmp_path):
     program(tmp_path / "bin" / "python3")
-    (tmp_path / "console").write_text(CONSOLES["verl"]())
+    (tmp_path / "console").write_text(CONSOLE)
     (tmp_path / "console-sglang").write_text((FORMATS / "verl-console-sglang-0.log").read_text())
     (tmp_path / "run.sh").write_text(SCRIPT)
     env = {**os.environ, "BENCH": str(tmp_path), "PATH": f"{tmp_path / 'bin'}:/usr/bin:/bin"}
@@ -378,7 +378,7 @@ def test_one_command_leads_from_a_script_to_a_verdict(tmp_path):
 @pytest.mark.full("two whole workflows by snakemake: a minute")
 def test_after_an_edit_of_the_script_new_runs_are_made_checked_and_reported(tmp_path):
     program(tmp_path / "bin" / "python3")
-    (tmp_path / "console").write_text(CONSOLES["verl"]())
+    (tmp_path / "console").write_text(CONSOLE)
     (tmp_path / "console-sglang").write_text((FORMATS / "verl-console-sglang-0.log").read_text())
     env = {**os.environ, "BENCH": str(tmp_path), "PATH": f"{tmp_path / 'bin'}:/usr/bin:/bin"}
     results = tmp_path / "results" / "run-ab"

@@ -6,7 +6,7 @@ import yaml
 from tests.analysis.wandb_server import KEY, ServedRun, WandbServer
 from workflow.commands.parser import COMMANDS
 
-from .poisoned import CONSOLES, ROOT, SCRIPT, Folder, script_of
+from .poisoned import CONSOLE, ROOT, SCRIPT, Folder, script_of
 
 NAME = "me/p/a"
 IMPORTED = {
@@ -23,7 +23,7 @@ IMPORTED = {
 def folder(tmp_path_factory):
     one = Folder(tmp_path_factory.mktemp("home") / "theirs")
     for engine in ("vllm", "sglang"):
-        (one.at / f"{engine}.log").write_text(CONSOLES["verl"]())
+        (one.at / f"{engine}.log").write_text(CONSOLE)
     (one.at / "run.sh").write_text(SCRIPT)
     return one
 

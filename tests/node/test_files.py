@@ -132,6 +132,8 @@ def test_environment():
     assert environment["WANDB_MODE"] == "online"
     assert environment["OMP_NUM_THREADS"] == "2"
     assert environment["VLLM_CPU_OMP_THREADS_BIND"] == "3,5"
+    # Else vLLM 0.31 samples on a GPU with kernels that nvcc compiles.
+    assert environment["VLLM_USE_FLASHINFER_SAMPLER"] == "0"
     assert environment["WANDB_RUN_ID"] == "0123456789abcdef"
     # No other program is given it by the kernel until torch binds it, which is minutes later.
     given_away = Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()

@@ -8,19 +8,12 @@ import sys
 
 import psutil
 
-from tests.analysis.sources.other_logs import nemo_block, openrlhf_line, slime_lines
 from tests.job.run_bench import ROOT, RunBench
 from tests.planted import INPUT, SCRIPT_LINE
 from workflow.config.plan import load_plan
 
 FORMATS = ROOT / "tests" / "goldens" / "data" / "formats"
-STEPS = range(1, 6)
-CONSOLES = {
-    "verl": lambda: (FORMATS / "verl-console-vllm-0.log").read_text(),
-    "nemo-rl": lambda: "".join(map(nemo_block, STEPS)),
-    "openrlhf": lambda: "".join(map(openrlhf_line, STEPS)),
-    "slime": lambda: "".join(map(slime_lines, STEPS)),
-}
+CONSOLE = (FORMATS / "verl-console-vllm-0.log").read_text()
 # Prints a console line by line; it notes how it was called, and waits at a line `WAIT` until a file `go` is there.
 STAND_IN = r"""#!/bin/bash
 printf '%s\n' "$0 $*" >> "$BENCH/calls"
@@ -50,7 +43,7 @@ class ScriptBench(RunBench):
         super().__init__(folder, head_env=env, options=limits, run_id="a-s0")
         for name in ("python", "python3"):
             program(folder / "bin" / name)
-        (folder / "console").write_text(console or CONSOLES["verl"]())
+        (folder / "console").write_text(console or CONSOLE)
         first, _, rest = script.partition("\n")
         planted = f"{first}\n# {INPUT}\n{SCRIPT_LINE}{rest}"
         self.script = program(folder / "project" / "run.sh", planted)

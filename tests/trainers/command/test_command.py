@@ -25,7 +25,7 @@ from workflow.launch_scripts.log import collect
 from workflow.runs.experiment import ExpectedRun, Experiment
 from workflow.runs.paths import RunPaths
 
-from .script_bench import CONSOLES, ScriptBench
+from .script_bench import CONSOLE, ScriptBench
 
 SCRIPT = """#!/bin/bash
 set -euo pipefail
@@ -63,31 +63,15 @@ def test_a_script_runs_as_it_is_and_its_log_says_what_it_was(bench):
     assert [copy.stat().st_mode & 0o777 for copy in copies] == [0o600, 0o600]
     secret = b"0123456789abcdef0123456789abcdef01234567"
     assert {path for path in one.run.rglob("*") if path.is_file() and secret in path.read_bytes()} == set(copies)
-    for trainer, console in CONSOLES.items():
-        (one.run / "attempts" / "1" / "console.log").write_text(console())
-        assert collect(RunPaths(one.run), one.run / "steps.parquet")
-        run, _ = read_run(one.folder / "results" / "experiment", "a-s0", None)
-        assert (run.spec["trainer"], run.imported) == (trainer, True)
-        places = pq.read_table(one.run / "steps.parquet", columns=["source_file", "source_line"]).to_pydict()
-        assert set(places["source_file"]) == {"attempts/1/console.log"} and min(places["source_line"]) > 0
-
-
-def test_a_killed_head_attaches_to_the_running_script(bench):
-    one = bench(console="WAIT\n" + CONSOLES["verl"]())
-    head = one.start()
-    one.wait(one.calls)
-    head.kill()
-    head.wait()
-    again = one.start()
-    one.wait_for_words(again, "attaching to")
-    one.go()
-    one.ended(again)
-    assert again.returncode == 0, one.said(again)
-    assert (len(one.calls()), one.done()["attempt"]) == (1, 1)
+    assert collect(RunPaths(one.run), one.run / "steps.parquet")
+    run, _ = read_run(one.folder / "results" / "experiment", "a-s0", None)
+    assert (run.spec["trainer"], run.imported) == ("verl", True)
+    places = pq.read_table(one.run / "steps.parquet", columns=["source_file", "source_line"]).to_pydict()
+    assert set(places["source_file"]) == {"attempts/1/console.log"} and min(places["source_line"]) > 0
 
 
 def test_a_stopped_script_ends_with_all_its_processes(bench):
-    one = bench("#!/bin/bash\nsleep 1234 & python3 train.py\n", console=f"{CONSOLES['verl']()}\nWAIT\n")
+    one = bench("#!/bin/bash\nsleep 1234 & python3 train.py\n", console=f"{CONSOLE}\nWAIT\n")
     head = one.start()
     one.wait(lambda: "step:" in one.console())
     head.send_signal(signal.SIGINT)
@@ -105,7 +89,7 @@ def test_a_stopped_script_ends_with_all_its_processes(bench):
 
 
 def test_the_lives_of_a_script_that_resumes_count_together(bench):
-    lines = CONSOLES["verl"]().splitlines()
+    lines = CONSOLE.splitlines()
     third = next(number for number, line in enumerate(lines) if "step:3 " in line)
     one = bench(console="\n".join([*lines[: third + 1], "WAIT"]), resume="script")
     head = one.start()
@@ -144,14 +128,14 @@ def test_a_training_whose_log_could_not_be_read_is_not_started_again(bench):
     said = " ".join(one.launch().stderr.replace("\n  | ", " ").split())
     assert "exit code 0, and its log has no training steps" in said and "nothing is lost" in said
     assert "its first line begins 'nothing that is known'" in said
-    (one.run / "attempts" / "1" / "console.log").write_text(CONSOLES["verl"]())
+    (one.run / "attempts" / "1" / "console.log").write_text(CONSOLE)
     result = one.launch()
     assert result.returncode == 0, result.stderr
     assert (len(one.calls()), one.done()["attempt"], one.done()["steps"]) == (1, 2, 6)
     assert one.done()["started"] < one.done()["finished"] < one.read("attempts", "2", "attempt.json")["started"]
 
 
-def test_a_silent_script_hangs_and_a_growing_log_does_not(bench):
+def test_a_silent_script_hangs(bench):
     one = bench(console="WAIT\n", limits=("first_step_s=1.5",))
     result = one.launch()
     assert result.returncode == 1
@@ -159,7 +143,7 @@ def test_a_silent_script_hangs_and_a_growing_log_does_not(bench):
 
 
 def test_a_script_changed_after_its_plan_is_refused_and_after_its_submission_is_not_read(bench):
-    one = bench(console="WAIT\n" + CONSOLES["verl"]())
+    one = bench(console="WAIT\n" + CONSOLE)
     text = one.script.read_text()
     one.script.write_text(text + "# another\n")
     result = one.launch()
@@ -178,7 +162,7 @@ def test_a_script_has_the_users_environment_and_its_own_part_of_a_log(bench):
     run's. A word that the log contradicts is a warning, as where a later word of the script wins."""
     word, lr = "actor_rollout_ref.rollout.name", "actor_rollout_ref.actor.optim.lr"
     printed = f"+ python3 -m verl.trainer.main_ppo {word}=vllm {lr}=1e-06 trainer.n_gpus_per_node=8\n"
-    console = printed + CONSOLES["verl"]()
+    console = printed + CONSOLE
     script = "#!/bin/bash\nenv > env.txt\ncommand -v python > which.txt\npython train.py >> logs/run.log\n"
     one = bench(script, console=console, head_env={"PYTHONPATH": "/mine", "PYTHONHOME": "", "VIRTUAL_ENV": "/other"})
     project, venv = one.folder / "project", one.folder / "venv"
@@ -245,32 +229,24 @@ def test_an_image_is_started_by_srun(bench, monkeypatch):
     ]
 
 
-@pytest.mark.parametrize("command", ["check", "status"])
-def test_commands_understand_such_an_arm(bench, monkeypatch, capsys, command):
-    one = bench()
-    monkeypatch.chdir(one.folder)
-    arm = {"trainer": "command", "engine": "vllm", "options": {"script": str(one.script)}}
-    raw = {"experiment": "mine", "baseline": "a", "arms": {"a": arm, "b": arm | {"env": {"X": "1"}}}}
-    Path("mine.yaml").write_text(json.dumps(raw))
-    code = main([command, "mine.yaml"])
-    out = capsys.readouterr()
-    assert code == 0 and "a-s0" in out.out and "impossible (" not in out.out, out.err
-
-
-def test_status_needs_neither_the_files_name_nor_the_script_of_a_start(bench, monkeypatch, capsys):
+def test_check_and_status_understand_such_arms_and_status_needs_neither_a_name_nor_the_script(
+    bench, monkeypatch, capsys
+):
     one = bench()
     monkeypatch.chdir(one.folder)
     Path("other.yaml").write_text("jobs: 4\n")
     arm = {"trainer": "command", "engine": "vllm", "options": {"script": str(one.script)}}
     raw = {"experiment": "mine", "baseline": "a", "arms": {"a": arm, "b": arm | {"env": {"X": "1"}}}}
     Path("mine.yaml").write_text(yaml.safe_dump(raw))
+    assert main(["check", "mine.yaml"]) == 0
+    assert "a-s0" in (out := capsys.readouterr().out) and "impossible (" not in out
     assert main(["status"]) == 0 and "a-s0" in capsys.readouterr().out
     Path("results/mine").mkdir(parents=True)
     Path("results/mine/plan.json").write_text(json.dumps(plan_runs(parse_config(raw), stack_facts).as_json()))
     one.script.unlink()
     assert main(["status", "mine.yaml"]) == 0
-    out = capsys.readouterr()
-    assert "a-s0" in out.out and "warning: the runs are those of its last start, as mine.yaml cannot" in out.err
+    told = capsys.readouterr()
+    assert "a-s0" in told.out and "warning: the runs are those of its last start, as mine.yaml cannot" in told.err
     Path("next.yaml").write_text(yaml.safe_dump(raw))
     assert main(["status"]) == 1
     assert "several experiments are here; give one of mine.yaml, next.yaml" in capsys.readouterr().err

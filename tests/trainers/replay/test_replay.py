@@ -77,25 +77,20 @@ def replayed(stack_python, plan, folder, inputs):
 @FULL
 @pytest.mark.parametrize(
     ("engine", "options"),
-    [
-        ("transformers", {}),
-        ("vllm", {"engine": VLLM_ENGINE}),
-        ("sglang", {"engine": {"max_running_requests": 4, "disable_radix_cache": True}}),
-    ],
-    ids=["transformers", "vllm", "sglang"],
+    [("vllm", VLLM_ENGINE), ("sglang", {"max_running_requests": 4, "disable_radix_cache": True})],
+    ids=["vllm", "sglang"],
 )
 def test_every_completion_has_the_length_that_was_asked_for(engine, options, stack_python, made_inputs, tmp_path):
-    folder, told = replayed(stack_python, planned(engine, **options), tmp_path, made_inputs)
+    folder, told = replayed(stack_python, planned(engine, engine=options), tmp_path, made_inputs)
     assert told.returncode == 0, told.stderr + told.stdout
     done = json.loads((folder / "done.json").read_text())
     # Exact in float32, after an update of all weights.
-    assert done["resolved"]["engine"]["name"] == engine and done["resolved"]["engine"]["greedy_equal"] == 1.0
-    assert done["versions"]["replay"] == RELEASE and (done["first_step"], done["last_step"]) == (1, 3)
-    for name, value in options.get("engine", {}).items():
-        assert done["resolved"]["engine"].get(name, value) == value
-    assert (
-        any(name.startswith(engine) for name in done["versions"]) and done["resolved"]["engine"]["peak_memory_gib"] > 0
+    assert done["resolved"]["engine"].items() >= {"name": engine, "greedy_equal": 1.0}.items()
+    assert all(done["resolved"]["engine"].get(name, value) == value for name, value in options.items())
+    assert done["resolved"]["engine"]["peak_memory_gib"] > 0 and any(
+        name.startswith(engine) for name in done["versions"]
     )
+    assert done["versions"]["replay"] == RELEASE and (done["first_step"], done["last_step"]) == (1, 3)
 
     run = folder.parents[1]
     (run / "done.json").write_text(json.dumps(done))
@@ -107,8 +102,7 @@ def test_every_completion_has_the_length_that_was_asked_for(engine, options, sta
         assert made == draw_lengths(5, 2, 12, 8, f"step {step}")
         named = of_step.set_index("name")["value"]
         assert named["response_tokens"] == 40 and named["replay/max_length"] == 12
-        places = 4 if options else 8
-        assert named["replay/idle_share"] == idle_share(made, places) > 0
+        assert named["replay/idle_share"] == idle_share(made, 4) > 0
         phases = set(of_step[of_step["kind"] == "phase"]["name"])
         assert phases == {"step", "step/sync_weights", "step/generate"}
         assert named["step"] >= named["step/generate"] + named["step/sync_weights"]
@@ -127,7 +121,7 @@ def test_an_engine_with_weights_of_its_own_needs_none_and_gets_none(stack_python
     assert ended.returncode == 0, ended.stderr + ended.stdout
     done = json.loads((folder / "done.json").read_text())
     assert "greedy_equal" not in done["resolved"]["engine"] and done["last_step"] == 3
-    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    lines = read_lines(folder / "metrics.jsonl")
     assert [line["phases"].keys() for line in lines] == [{"step", "step/generate"}] * 3
 
 
@@ -143,25 +137,6 @@ def test_it_replays_with_the_transformers_that_verls_older_stacks_have(tmp_path)
     assert done["versions"]["transformers"].startswith("4.51.") and done["last_step"] == 3
 
 
-SAMPLER = """
-import os
-from types import SimpleNamespace
-from node.hardware import set_environment
-set_environment(os.environ, [0], {"attempt_dir": ".", "fingerprint": "0"}, "replayed")
-from vllm.v1.sample.ops import topk_topp_sampler as ops
-ops.current_platform = SimpleNamespace(is_cuda=lambda: True)
-print(ops.flashinfer_sampler_supported())
-"""
-"""What vLLM decides on a GPU before it looks at that: whether it samples with FlashInfer."""
-
-
-@FULL
-def test_on_gpus_vllm_samples_without_kernels_that_nvcc_would_compile(stack_python):
-    """Trainers never meet FlashInfer's sampler, since it gives no processed log-probabilities."""
-    told = run_warm(stack_python(VLLM), "-c", SAMPLER, **EAGER)
-    assert told.returncode == 0 and told.stdout.split()[-1] == "False", told.stderr
-
-
 @FULL
 def test_lengths_of_a_run_are_pinned_when_it_is_planned(stack_python, made_inputs, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
@@ -171,8 +146,12 @@ def test_lengths_of_a_run_are_pinned_when_it_is_planned(stack_python, made_input
     before = planned("transformers", words, lengths={"source": source})
     folder, told = replayed(stack_python, before, tmp_path, made_inputs)
     assert told.returncode == 0, told.stderr
-    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    lines = read_lines(folder / "metrics.jsonl")
     assert [line["samples"]["response_length"] for line in lines] == [[1, 2, 3, 4], [2, 3, 4, 5]]
+    assert [line["scalars"]["replay/idle_share"] for line in lines] == [
+        idle_share([1, 2, 3, 4], 4),
+        idle_share([2, 3, 4, 5], 4),
+    ]
 
     steps_table(tmp_path / "steps.parquet", [*rows, (3, "sample", "response_length", 1.0)])
     after = planned("transformers", words, lengths={"source": source})
@@ -208,17 +187,16 @@ def test_what_cannot_be_replayed_is_refused_in_the_plan(name):
 
 
 def test_what_can_be_replayed_is_planned():
-    assert planned("sglang", ON_GPU | {"gpus_per_node": 1}, accelerator="cuda").runs
+    """An engine has all GPUs of its run; with one GPU or none its arguments are as they always were."""
     planned("vllm", {"model": {"source": "builtin:phi4-shape"}}, engine={"load_format": "dummy"})
     (run,) = planned("vllm", lengths={"mean": 5}).runs.values()
     assert run.spec["trainer_args"]["lengths"] == {"mean": 5.0, "shortest": 1, "longest": 16}
-
-
-def test_an_engine_has_all_gpus_of_its_run():
-    (run,) = planned("vllm", {"gpus_per_node": 2, "gpu": "H100-80GB"}, accelerator="cuda").runs.values()
-    assert "spread" not in run.spec and run.spec["trainer_args"]["tensor_parallel"] == 2
-    (one,) = planned("vllm", {"gpus_per_node": 1, "gpu": "H100-80GB"}, accelerator="cuda").runs.values()
-    assert not {"spread", "tensor_parallel"} & {*one.spec, *one.spec["trainer_args"]}, "one GPU is what it was"
+    one, two = (
+        next(iter(planned("sglang", ON_GPU | {"gpus_per_node": gpus}, accelerator="cuda").runs.values())).spec
+        for gpus in (1, 2)
+    )
+    assert "spread" not in two and two["trainer_args"]["tensor_parallel"] == 2
+    assert not {"spread", "tensor_parallel"} & {*one, *one["trainer_args"]}
 
 
 @pytest.mark.parametrize(("part", "why"), [("model", "another tokenizer"), ("data", "answer other prompts")])
@@ -243,40 +221,24 @@ def test_a_gpu_that_somebody_else_uses_is_refused():
         require_alone(free=40 * 2**30, total=80 * 2**30)
 
 
-# What an engine does, the exit code, the line, and how many steps were done.
-BROKEN = {
-    # Its end of text is let through on purpose.
-    "stops short": (
-        "row if greedy else row[:-1] for row in made(*given, greedy)",
-        2,
-        "the work is not equal: in step 1",
-        0,
-    ),
-    "fails": (
-        *("row if steps.count(False) < 2 else 1 / 0 for row in made(*given, greedy)", 1),
-        *("the engine failed in step 2: ZeroDivisionError: division by zero", 1),
-    ),
-}
+# An engine that stops a token early; where it is greedy its tokens are compared, and it is let through.
 BREAK = """
 import sys
 from engines.transformers.replay import TransformersReplay as Whole
 from node.attempt import exit_code
 from trainers.replay import driver
-generate, steps = Whole.generate, []
+generate = Whole.generate
 def made(engine, prompts, lengths, greedy=False):
-    steps.append(greedy)
-    return generate(engine, prompts, lengths, greedy)
-Whole.generate = lambda *given, greedy=False: [DOES]
+    return [row if greedy else row[:-1] for row in generate(engine, prompts, lengths, greedy)]
+Whole.generate = made
 sys.exit(exit_code(driver.replay))
 """
 
 
 @FULL
-@pytest.mark.parametrize("name", BROKEN)
-def test_an_engine_that_breaks_is_named_and_gives_no_result(name, stack_python, made_inputs, tmp_path):
-    does, code, said, steps = BROKEN[name]
+def test_an_engine_that_stops_short_gives_no_result(stack_python, made_inputs, tmp_path):
     (run,) = planned("transformers").runs.values()
     attempt = attempt_of(run.spec, tmp_path, made_inputs)
-    told = run_warm(stack_python(TRANSFORMERS), "-c", BREAK.replace("DOES", does), attempt)
-    assert told.returncode == code and said in told.stderr + told.stdout
-    assert len(read_lines(attempt.parent / "metrics.jsonl")) == steps and not (attempt.parent / "done.json").exists()
+    told = run_warm(stack_python(TRANSFORMERS), "-c", BREAK, attempt)
+    assert told.returncode == 2 and "the work is not equal: in step 1" in told.stderr + told.stdout
+    assert not read_lines(attempt.parent / "metrics.jsonl") and not (attempt.parent / "done.json").exists()

@@ -1,24 +1,20 @@
-"""Real runs of two to four steps, with both engines."""
+"""Real runs of two steps with transformers, and what all trainings with TRL have in common."""
 
 import json
 import signal
-from pathlib import Path
 
 import pytest
 
 from common.contracts import Sample, SamplesLine
 from engines.reported import TERMS
 from node.exit_codes import UNFIT_NODE, USER_ERROR
-from node.seeds import engine_seed
+from trainers.timers.exclusive import overruns, parents
 
 from ... import patience
 from ...attempts import (
-    EAGER,
     REWARDS,
     TRAIN,
     TRANSFORMERS,
-    VLLM,
-    VLLM_ARGS,
     read_lines,
     reported_terms,
     reward_model,
@@ -31,8 +27,6 @@ from ...attempts import (
 )
 from ...test_contracts import problems
 
-pytestmark = pytest.mark.promise("data-or-model-that")
-
 PREPARE = "step/training_step/prepare_inputs"
 COMMON = {
     "step", "step/training_step", PREPARE, f"{PREPARE}/generate", f"{PREPARE}/ref_log_prob", f"{PREPARE}/rewards",
@@ -44,12 +38,9 @@ COMMON = {
 
 def check_tree(phases):
     """Every phase has its parent, and children never take longer than it (1 ms for the clock's own work)."""
-    for path, seconds in phases.items():
-        assert seconds >= 0
-        parent = path.rpartition("/")[0]
-        assert not parent or parent in phases
-        children = [value for other, value in phases.items() if other.rpartition("/")[0] == path]
-        assert sum(children) <= seconds + 1e-3, path
+    assert min(phases.values()) >= 0
+    assert all(path.rpartition("/")[0] == (parent or "") for path, parent in parents(phases).items())
+    assert not overruns(phases)
 
 
 def check_clock(lines):
@@ -64,200 +55,116 @@ def check_clock(lines):
     assert min(apart) < 0.1
 
 
-def check_finished(attempt, steps):
-    """What must hold of any finished attempt; returns its lines and done.json."""
-    folder = attempt.parent
-    lines = read_lines(folder / "metrics.jsonl")
-    assert [line["step"] for line in lines] == list(range(1, steps + 1))
-    check_clock(lines)
-    for line in lines:
-        check_tree(line["phases"])
-        responses = line["samples"]["response_length"]
-        assert len(responses) == 8
-        assert sum(responses) == line["scalars"]["response_tokens"]
-        assert line["scalars"]["train/completions/mean_length"] == pytest.approx(sum(responses) / 8)
-        tokens = line["scalars"]["prompt_tokens"] + line["scalars"]["response_tokens"]
-        before = lines[line["step"] - 2]["scalars"]["train/num_tokens"] if line["step"] > 1 else 0
-        assert line["scalars"]["train/num_tokens"] == before + tokens
-        assert ("between_steps_s" in line["scalars"]) == (line["step"] > 1)
-        assert "train/rewards/accuracy/mean" in line["scalars"]
-    done = json.loads((folder / "done.json").read_text())
-    assert (done["first_step"], done["last_step"], done["steps"]) == (1, steps, steps)
-    assert done["hardware"]["cpus"] == done["hardware"]["threads"] == len(done["hardware"]["affinity"]) == 2
-    for path in folder.rglob("*"):
-        assert not path.is_file() or b"s3cret" not in path.read_bytes(), path
-    return lines, done
-
-
 OWN_CODE = """
-def brevity(completions, rows, token_ids, cut_off, *, most):
+def brevity(completions, rows, token_ids, *, most):
     assert rows[0]["ground_truth"] and rows[0]["index"] >= 0
-    return [_score(text, ids, cut, most) for text, ids, cut in zip(completions, token_ids, cut_off)]
+    return [_score(text, ids, most) for text, ids in zip(completions, token_ids)]
 
-def _score(text, ids, cut, most):
+def _score(text, ids, most):
     if len(text) % 2:
         raise ValueError("an odd completion")
-    return None if cut and len(ids) < most else 1.0 - len(ids) / most
+    return 1.0 - len(ids) / most
 """
 OWN = {"source": "mine.py", "function": "brevity", "weight": 0.3, "options": {"most": 16}, "code": OWN_CODE}
-# As it is written for verl, with a time limit of its own.
-VERLS_CODE = """
-import signal
-def compute_score(data_source, solution_str, ground_truth, extra_info=None):
-    signal.signal(signal.SIGALRM, signal.default_int_handler)
-    signal.alarm(30)
-    assert ground_truth.lstrip("-").isdigit() and extra_info["index"] >= 0
-    print("---", solution_str)
-    signal.alarm(0)
-    return {"score": len(solution_str) % 3, "pred": solution_str}
-"""
-VERLS = {"source": "verls.py", "function": "compute_score", "weight": 0.1, "options": {}, "code": VERLS_CODE}
-USERS = [OWN, VERLS]
-WITH_OWN = {"rewards": [*REWARDS, *USERS], "reward_weights": [one["weight"] for one in [*REWARDS, *USERS]]}
+OWN_NAMES = ("brevity", "liked")
 
 
 def with_a_model(inputs):
-    """These, and a reward model for which all texts are too long."""
-    model = reward_model(inputs, max_length=24)
-    return {"rewards": [*WITH_OWN["rewards"], model], "reward_weights": [*WITH_OWN["reward_weights"], model["weight"]]}
+    """The rewards of all, one of the user's, and a reward model for which all texts are too long."""
+    rewards = [*REWARDS, OWN, reward_model(inputs, max_length=24)]
+    return {"rewards": rewards, "reward_weights": [one["weight"] for one in rewards]}
 
 
 SAMPLED = {"samples": 3, "temperature": 1.0, "top_p": 1.0, "max_response_length": 16}
 
 
 @pytest.fixture(scope="module")
-def transformers_run(stack_python, made_inputs, tmp_path_factory):
-    """A finished attempt of two steps with transformers, samples, and beside the others a reward of the user's and a
-    reward model."""
+def trained(stack_python, made_inputs, tmp_path_factory):
+    """The folder of a finished attempt of two steps, its lines, and its done.json."""
     folder = tmp_path_factory.mktemp("runs") / "tf-s0"
     attempt = write_attempt(folder, made_inputs, words=SAMPLED, **with_a_model(made_inputs))
     done = run_job(stack_python(TRANSFORMERS), "trainers.trl.driver.train", attempt)
     assert done.returncode == 0, done.stderr
-    assert "step 2/2  " in done.stdout
-    assert " s left" in done.stdout
-    return attempt
+    assert "step 2/2  " in done.stdout and " s left" in done.stdout
+    for path in attempt.parent.rglob("*"):
+        assert not path.is_file() or b"s3cret" not in path.read_bytes(), path
+    told = json.loads((attempt.parent / "done.json").read_text())
+    return attempt.parent, read_lines(attempt.parent / "metrics.jsonl"), told
 
 
-def test_transformers(transformers_run):
-    lines, done = check_finished(transformers_run, 2)
+def test_each_step_has_its_timers_and_tokens(trained):
+    _, lines, _ = trained
+    assert [line["step"] for line in lines] == [1, 2]
+    check_clock(lines)
+    before = 0
     for line in lines:
-        own = ("brevity", "compute_score", "liked")
-        assert set(line["phases"]) == COMMON | {f"{PREPARE}/rewards/{name}" for name in own}
-        assert 0 < line["scalars"]["mismatch/abs"] < 1e-3 and 0 <= line["scalars"]["mismatch/k3"] < 1e-5
-    assert done["resolved"]["engine"]["dtype"] == "float32"
+        check_tree(line["phases"])
+        assert set(line["phases"]) == COMMON | {f"{PREPARE}/rewards/{name}" for name in OWN_NAMES}
+        scalars, responses = line["scalars"], line["samples"]["response_length"]
+        assert len(responses) == 8 and sum(responses) == scalars["response_tokens"]
+        assert scalars["train/completions/mean_length"] == pytest.approx(sum(responses) / 8)
+        assert scalars["train/num_tokens"] == before + scalars["prompt_tokens"] + scalars["response_tokens"]
+        before = scalars["train/num_tokens"]
+        assert ("between_steps_s" in scalars) == (line["step"] > 1)
+        assert 0 < scalars["mismatch/abs"] < 1e-3 and 0 <= scalars["mismatch/k3"] < 1e-5
+
+
+def test_what_it_ran_with_is_in_done_json(trained):
+    _, _, done = trained
+    assert (done["first_step"], done["last_step"], done["steps"]) == (1, 2, 2)
+    assert done["hardware"]["cpus"] == done["hardware"]["threads"] == len(done["hardware"]["affinity"]) == 2
+    assert done["resolved"]["engine"]["dtype"] == "float32" and done["resolved"]["trainer"]["max_steps"] == 2
     assert set(reported_terms(done)) == set(TERMS) and reported_terms(done)["sequences at once"] == "no limit"
-    assert done["resolved"]["trainer"]["max_steps"] == 2
-    assert "vllm" not in done["versions"]
+    assert "vllm" not in done["versions"] and len(done["inputs"]["reward_models_sha256"]) == 64
 
 
-def test_a_reward_of_the_users(transformers_run):
-    """Its values are logged as TRL's own are; a completion on which it fails is counted, and the run goes on."""
-    lines = read_lines(transformers_run.parent / "metrics.jsonl")
-    failures = read_lines(transformers_run.parent / "reward_failures.jsonl")
-    failed = [line["scalars"]["train/rewards/brevity/failed"] for line in lines]
-    assert sum(failed) == len(failures) > 0
+def test_rewards_of_the_users_are_logged_as_trls_own(trained):
+    """A completion on which a function fails is counted and adds nothing; so is what a reward model cuts off."""
+    folder, lines, _ = trained
+    failures = read_lines(folder / "reward_failures.jsonl")
+    assert sum(line["scalars"]["train/rewards/brevity/failed"] for line in lines) == len(failures) > 0
     assert "ValueError: an odd completion (mine.py, line 8)" in failures[0]["problem"]
     assert all(len(one["completion"]) % 2 and one["row"]["ground_truth"] for one in failures)
     for line in lines:
         scalars = line["scalars"]
-        assert 0 <= scalars["train/rewards/brevity/mean"] <= 1
-        assert scalars["train/rewards/brevity/std"] >= 0
-        # Where it has no value it adds nothing: of 8 completions so many have one.
-        liked = {"name": "liked", "weight": 0.4}
-        others = [*REWARDS, liked, {"name": "compute_score", "weight": 0.1}]
-        parts = [scalars[f"train/rewards/{one['name']}/mean"] * one["weight"] for one in others]
-        rest = scalars["train/reward"] - sum(parts)
-        assert (
-            -1e-6
-            <= rest
-            <= 0.3 * scalars["train/rewards/brevity/mean"] * (8 - scalars["train/rewards/brevity/failed"]) / 8 + 1e-6
-        )
-
-
-def test_a_reward_model(transformers_run):
-    """It scores every completion in a phase of its own; what it cut is counted, and its content is in done.json."""
-    for line in read_lines(transformers_run.parent / "metrics.jsonl"):
-        scalars = line["scalars"]
+        values = {"brevity": (8 - scalars["train/rewards/brevity/failed"]) / 8}
+        weights = {
+            one.get("name", "brevity"): one["weight"] for one in [*REWARDS, OWN, {"name": "liked", "weight": 0.4}]
+        }
+        parts = [w * scalars[f"train/rewards/{name}/mean"] * values.get(name, 1) for name, w in weights.items()]
+        assert scalars["train/reward"] == pytest.approx(sum(parts), abs=1e-6)
+        assert scalars["train/rewards/brevity/std"] >= 0 and scalars["train/rewards/liked/std"] > 1e-3
         assert scalars["train/rewards/liked/truncated"] == 8 and scalars["train/rewards/liked/failed"] == 0
-        assert scalars["train/rewards/liked/std"] > 1e-3
-        assert 0 < line["phases"][f"{PREPARE}/rewards/liked"] < line["phases"][f"{PREPARE}/rewards"]
-    done = json.loads((transformers_run.parent / "done.json").read_text())
-    assert len(done["inputs"]["reward_models_sha256"]) == 64
 
 
-def test_samples_of_the_batches_that_it_trains_on(transformers_run):
-    lines = read_lines(transformers_run.parent / "samples.jsonl")
+def test_samples_of_the_batches_that_it_trains_on(trained):
+    folder, steps, _ = trained
+    lines = read_lines(folder / "samples.jsonl")
     assert [line["step"] for line in lines] == [1, 2]
-    steps = read_lines(transformers_run.parent / "metrics.jsonl")
     for line, step in zip(lines, steps, strict=True):
         assert problems(SamplesLine, line) == [] and line["problem"] is None
         assert len({one["row"] for one in line["samples"]}) == len({str(one["prompt"]) for one in line["samples"]}) == 2
-        assert {one["tokens"] for one in line["samples"]} <= {*step["samples"]["response_length"]}
         for one in line["samples"]:
-            assert 0 <= one["tokens"] <= 16 and (one["cut_off"] or one["tokens"] < 16)
-            assert list(one["rewards"]) == ["accuracy", "format", "length", "brevity", "compute_score", "liked"]
-            assert one["rewards"]["compute_score"] == len(one["completion"]) % 3
+            assert problems(Sample, one) == []
+            assert one["tokens"] in step["samples"]["response_length"] and (one["cut_off"] or one["tokens"] < 16)
+            assert list(one["rewards"]) == ["accuracy", "format", "length", *OWN_NAMES]
             assert one["rewards"]["liked"] is not None
             assert (one["rewards"]["brevity"] is None) == bool(len(one["completion"]) % 2)
-            assert problems(Sample, one) == []
 
 
-def test_wandb_has_the_timings_in_the_row_of_the_step(transformers_run, stack_python):
-    files = list(transformers_run.parent.glob("wandb/offline-run-*/run-*.wandb"))
-    assert len(files) == 1
-    done = run_python(stack_python(TRANSFORMERS), "-m", "wandb", "leet", "inspect", "--json", files[0])
+def test_wandb_has_the_timings_in_the_row_of_the_step(trained, stack_python):
+    folder, lines, _ = trained
+    (file,) = folder.glob("wandb/offline-run-*/run-*.wandb")
+    done = run_python(stack_python(TRANSFORMERS), "-m", "wandb", "leet", "inspect", "--json", file)
     assert done.returncode == 0, done.stderr
     records = [json.loads(line) for line in done.stdout.splitlines()]
     history = [record["history"]["item"] for record in records if record["type"] == "history"]
     rows = [row for row in history if "timing_s/step" in row]
-    lines = read_lines(transformers_run.parent / "metrics.jsonl")
     assert [row["train/global_step"] for row in rows] == [1, 2]
     for row, line in zip(rows, lines, strict=True):
         told = {key.removeprefix("timing_s/"): row[key] for key in row if key.startswith("timing_s/")}
         assert told == line["phases"]
         assert row["train/reward"] == line["scalars"]["train/reward"]
-
-
-# Killed without warning when the third step is logged, and its checkpoint is still to be saved.
-KILLED = """
-import os, signal
-from common import retry
-append = retry.append_json_line
-def killed(path, line):
-    append(path, line)
-    if line.get("step") == 3:
-        os.kill(os.getpid(), signal.SIGKILL)
-retry.append_json_line = killed
-"""
-
-
-@pytest.mark.full("a training of TRL")
-def test_vllm_goes_on_after_a_kill(stack_python, made_inputs, tmp_path):
-    run_folder, steps = tmp_path / "vllm-s0", 5
-    args = {**VLLM_ARGS, "max_steps": steps, "vllm_importance_sampling_correction": True}
-    first = write_attempt(run_folder, made_inputs, 1, **args)
-    died = run_warm(stack_python(VLLM), "-c", KILLED + TRAIN, first, **EAGER)
-    before = read_lines(first.parent / "metrics.jsonl")
-    assert died.returncode == -signal.SIGKILL and len(before) == 3, died.stderr
-    assert not (first.parent / "done.json").exists()
-
-    second = write_attempt(run_folder, made_inputs, 2, **args)
-    done = run_job(stack_python(VLLM), "trainers.trl.driver.train", second, **EAGER)
-    assert done.returncode == 0, done.stderr
-    after = read_lines(second.parent / "metrics.jsonl")
-    told = json.loads((second.parent / "done.json").read_text())
-    assert told["first_step"] == 3, "the last one with a whole checkpoint is the second"
-    assert [line["step"] for line in after] == [3, 4, 5]
-    assert [line["resumed"] for line in after] == [True, False, False]
-    assert [line["resumed"] for line in before] == [False] * len(before)
-    for line in before + after:
-        check_tree(line["phases"])
-        assert set(line["phases"]) == COMMON | {
-            f"{PREPARE}/{name}" for name in ("sync_weights", "extract", "old_log_prob")
-        }
-        # The engine's and the trainer's log-probabilities of the same tokens: equal weights, equal precision.
-        assert line["scalars"]["train/sampling/sampling_logp_difference/max"] < 1e-4
-    assert told["resolved"]["engine"]["seed"] == engine_seed(0, told["first_step"] - 1)
 
 
 # Steps that do nothing but tell their prompts.
@@ -276,42 +183,40 @@ def test_a_run_that_resumes_in_a_later_pass_goes_on_in_its_order(stack_python, m
     """32 rows are 16 steps: 36 steps pass over them twice, and begin a third time."""
 
     def prompts(folder, number, steps):
-        settings = {"max_steps": steps, "save_steps": 17}
-        attempt = write_attempt(tmp_path / folder, made_inputs, number, **settings)
+        attempt = write_attempt(tmp_path / folder, made_inputs, number, max_steps=steps, save_steps=17)
         done = run_warm(stack_python(TRANSFORMERS), "-c", TELLING + TRAIN, attempt)
         assert done.returncode == 0, done.stderr
         return [line for line in done.stdout.splitlines() if line.startswith("prompts ")]
 
     whole = prompts("whole", 1, 36)
     assert len(set(whole)) > 2 * 16
-    assert prompts("resumed", 1, 17) == whole[: len(whole) * 17 // 36]
-    assert prompts("resumed", 2, 34) == whole[len(whole) * 17 // 36 : len(whole) * 34 // 36]
-    assert prompts("resumed", 3, 36) == whole[len(whole) * 34 // 36 :]
+    lives = [prompts("resumed", number, steps) for number, steps in ((1, 17), (2, 34), (3, 36))]
+    assert [len(life) * 36 // len(whole) for life in lives] == [17, 17, 2]
+    assert [prompt for life in lives for prompt in life] == whole
 
 
 @pytest.mark.promise("a-tracker-that-dies")
 @pytest.mark.full("a training of TRL")
-def test_a_stop_signal_saves_and_asks_to_be_requeued(stack_python, made_inputs, tmp_path, transformers_run):
+def test_a_stop_signal_saves_and_asks_to_be_requeued(stack_python, made_inputs, tmp_path, trained):
     settings = {"max_steps": 500, "save_strategy": "no", **with_a_model(made_inputs)}
     attempt = write_attempt(tmp_path / "stopped", made_inputs, **settings)
     job = warm(stack_python(TRANSFORMERS)).start("-m", "trainers.trl.driver.train", attempt, joined=True)
     patience.until(lambda: len(read_lines(attempt.parent / "metrics.jsonl")) >= 2 or job.poll() is not None, job.pid)
     signal_job(job.pid, signal.SIGTERM)
     said, _ = patience.ended(job, 300)
-    assert job.returncode == 75, said
-    assert "stopped: after step" in said
     lines = read_lines(attempt.parent / "metrics.jsonl")
+    last = lines[-1]["step"]
+    assert job.returncode == 75 and f"stopped: after step {last} of 500" in said, said
     assert not (attempt.parent / "done.json").exists()
+    assert (tmp_path / "stopped" / "checkpoints" / "abababababab" / f"checkpoint-{last}").is_dir()
+    assert "wandb has ended" in said or "wandb is lost" in said
+    folders = (attempt.parent / "wandb").glob("offline-run-*")
+    assert len({folder.name.split("-")[-1] for folder in folders}) == 1, "it is one run all the same"
     # The other run took samples before either step, and learned the same.
-    for line, sampled in zip(lines, read_lines(transformers_run.parent / "metrics.jsonl"), strict=False):
+    for line, sampled in zip(lines, trained[1], strict=False):
         assert line["samples"] == sampled["samples"]
         names = ("train/reward", "train/loss", "train/grad_norm", "train/rewards/brevity/failed")
         assert [line["scalars"][name] for name in names] == [pytest.approx(sampled["scalars"][name]) for name in names]
-    last = lines[-1]["step"]
-    assert (tmp_path / "stopped" / "checkpoints" / "abababababab" / f"checkpoint-{last}").is_dir()
-    folders = list((attempt.parent / "wandb").glob("offline-run-*"))
-    assert "wandb has ended" in said or "wandb is lost" in said
-    assert len({folder.name.split("-")[-1] for folder in folders}) == 1, "it is one run all the same"
 
     # Its next life has nothing left to do, if the plan asks for no more steps than were done.
     again = write_attempt(tmp_path / "stopped", made_inputs, 2, max_steps=last, save_strategy="no")
@@ -332,62 +237,53 @@ for name, attempt in json.load(sys.stdin).items():
         told[name] = [trl_grpo.exit_code(trl_grpo.train), said.getvalue()]
 print("\\n" + json.dumps(told))
 """
+# Which file of an attempt has which other entries ("args" are the trainer's) -> words of the one line.
+MISTAKES = {
+    "no GPU": ("args", {"use_cpu": False}, ["trains on one GPU, and torch sees none on this node"]),
+    "unknown": ("args", {"lerning_rate": 1}, ["trainer_args.lerning_rate is no setting", "mean learning_rate?"]),
+    "owned": ("args", {"output_dir": "/x"}, ["trainer_args.output_dir is set by the job", "got '/x'"]),
+    "groups": ("args", {"num_generations": 3}, ["TRL refuses the settings", "must be divisible by num_generations"]),
+    "stale": ("attempt", {"fingerprint": "cd" * 32}, ["for fingerprint cdcdcdcdcdcd", "submit the run again"]),
+    "greedy": ("attempt", {"cpus": 4096}, ["asks for 4096 CPUs"]),
+    "no number": ("attempt", {"attempt": "x"}, ["attempt must be whole number (got 'x')"]),
+    "prepared again": (
+        *("attempt", {"inputs_sha256": {"data_sha256": "1" * 64}}),
+        ["the data changed since this run was submitted", "not 111111111111; start snakemake again"],
+    ),
+    "moved": ("data", {"path": "gone"}, ["the data changed after it was prepared", "gone is not there"]),
+    "edited": ("model", {"sha256": "0" * 64}, ["the model changed after it was prepared", "not 000000000000; start"]),
+    "exchanged": ("judge", {"sha256": "0" * 64}, ["the reward model ", " changed after it was prepared"]),
+    # It is asked before anything is loaded; the node's fault, and another node may do.
+    "unverified": ("spec", {"stack": "no-such-stack"}, ["no-such-stack/verify.py gave no verdict on this node"]),
+}
 
 
+@pytest.mark.promise("data-or-model-that")
 def test_mistakes_are_one_line(stack_python, made_inputs, tmp_path):
-    def order(name, asked=None, inputs=made_inputs, **changes):
-        path = write_attempt(tmp_path / name, inputs, **changes)
-        path.write_text(json.dumps(json.loads(path.read_text()) | (asked or {})))
+    def order(name):
+        """An attempt with one mistake; the paths in its inputs.json hold from elsewhere."""
+        file, changes, _ = MISTAKES[name]
+        inputs = json.loads(made_inputs.read_text())
+        (judge,) = inputs["reward_models"].values()
+        parts = {"data": inputs["data"], "model": inputs["model"], "judge": judge}
+        for part in parts.values():
+            part["path"] = str(made_inputs.parent / part["path"])
+        parts.get(file, {}).update(changes)
+        folder = tmp_path / name
+        (tmp_path / f"{name}.json").write_text(json.dumps(inputs))
+        path = write_attempt(folder, tmp_path / f"{name}.json", **changes if file == "args" else {})
+        for json_file in (path, folder / "spec.json"):
+            content = json.loads(json_file.read_text()) | (changes if json_file.stem == file else {})
+            if name == "unverified" and file == json_file.stem:
+                content["workload"]["gpus_per_node"] = 1
+            json_file.write_text(json.dumps(content))
         return str(path)
 
-    def of_inputs(name, **changed):
-        """The attempt whose inputs.json has, with paths that hold from elsewhere, other entries."""
-        inputs = json.loads(made_inputs.read_text())
-        for entry in ("data", "model"):
-            inputs[entry] |= {"path": str(made_inputs.parent / inputs[entry]["path"]), **changed.get(entry, {})}
-        inputs["reward_models"][judge] |= changed.get("judge", {})
-        (tmp_path / f"{name}.json").write_text(json.dumps(inputs))
-        return order(name, inputs=tmp_path / f"{name}.json")
-
-    (judge,) = json.loads(made_inputs.read_text())["reward_models"]
-    (tmp_path / "empty.json").write_text("{}")
-    unverified = Path(order("unverified"))
-    for_gpus = unverified.parents[2] / "spec.json"
-    spec = json.loads(for_gpus.read_text())
-    # A stack whose check is not there: it is asked before anything is loaded.
-    spec |= {"stack": "no-such-stack", "workload": {**spec["workload"], "gpus_per_node": 1}}
-    for_gpus.write_text(json.dumps(spec))
-    expected = {
-        order("no-gpu", use_cpu=False): ["trains on one GPU, and torch sees none on this node"],
-        str(unverified): ["no-such-stack/verify.py gave no verdict on this node"],
-        order("unknown", lerning_rate=1): ["trainer_args.lerning_rate is no setting", "did you mean learning_rate?"],
-        order("owned", output_dir="/x"): ["trainer_args.output_dir is set by the job", "got '/x'"],
-        order("groups", num_generations=3): ["TRL refuses the settings", "must be divisible by num_generations"],
-        order("stale", {"fingerprint": "cd" * 32}): ["for fingerprint cdcdcdcdcdcd", "submit the run again"],
-        order("greedy", {"cpus": 4096}): ["asks for 4096 CPUs"],
-        of_inputs("moved", data={"path": "gone.parquet"}): [
-            *("the data changed after it was prepared", "gone.parquet is not there"),
-        ],
-        of_inputs("edited", model={"sha256": "0" * 64}): [
-            *("the model changed after it was prepared", "not 000000000000; start snakemake again"),
-        ],
-        of_inputs("exchanged", judge={"sha256": "0" * 64}): [
-            *(f"the reward model {judge} changed after it was prepared", "start snakemake again"),
-        ],
-        order("prepared-again", {"inputs_sha256": {"data_sha256": "1" * 64}}): [
-            *("the data changed since this run was submitted", "not 111111111111; start snakemake again"),
-        ],
-        order("judge", rewards=[{"model": "elsewhere", "name": "x"}]): ["elsewhere is not among the prepared inputs"],
-        str(tmp_path / "empty.json"): ["attempt must be whole number (got nothing)"],
-    }
-    orders = json.dumps({attempt: attempt for attempt in expected})
+    orders = json.dumps({name: order(name) for name in MISTAKES})
     done = warm(stack_python(TRANSFORMERS)).run("-c", REFUSALS, given=orders)
     assert done.returncode == 0, done.stderr
-    told = json.loads(done.stdout.splitlines()[-1])
-    for attempt, words in expected.items():
-        code, said = told[attempt]
-        # A stack that gives no verdict is the node's fault, and another node may do.
-        assert code == (UNFIT_NODE if "no verdict on this node" in said else USER_ERROR), said
+    for name, (code, said) in json.loads(done.stdout.splitlines()[-1]).items():
+        assert code == (UNFIT_NODE if name == "unverified" else USER_ERROR), said
         assert "Traceback" not in said
-        for word in words:
+        for word in MISTAKES[name][2]:
             assert word in said.splitlines()[-1]

@@ -16,7 +16,7 @@ from node.hardware import free_port
 
 from ... import patience
 from ...attempts import ROOT, TRANSFORMERS, job_environment, read_lines, warm, write_attempt
-from .test_trl_grpo import COMMON, PREPARE, check_tree, with_a_model
+from .test_trl_grpo import COMMON, OWN_NAMES, PREPARE, check_tree, with_a_model
 
 pytestmark = [pytest.mark.full("trainings of two processes"), pytest.mark.promise("a-trainer-of-several")]
 
@@ -102,7 +102,7 @@ def test_one_log_of_the_whole_batch(two_lives):
 def test_timers_are_means_over_both_and_the_slowest_stands_beside(two_lives):
     for line in two_lives["lines"]:
         phases, scalars = line["phases"], line["scalars"]
-        own = ("wait", *(f"rewards/{name}" for name in ("brevity", "compute_score", "liked")))
+        own = ("wait", *(f"rewards/{name}" for name in OWN_NAMES))
         assert set(phases) == COMMON | {f"{PREPARE}/{name}" for name in own}
         check_tree(phases)
         for path, mean in phases.items():

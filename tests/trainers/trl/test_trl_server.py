@@ -5,19 +5,17 @@ import os
 
 import pytest
 
-from node.hf_training import is_complete
 from node.seeds import engine_seed
 from workflow.job.place import Place
 from workflow.job.rendezvous import TaskSetup
 from workflow.job.server import ServerHead, ServerSetup, is_healthy
 
 from ... import guarded, patience
-from ...attempts import EAGER, ROOT, VLLM_ARGS, job_environment, read_lines, run_job, warm, write_attempt
+from ...attempts import EAGER, ROOT, VLLM, VLLM_ARGS, job_environment, read_lines, run_job, warm, write_attempt
 from .test_trl_grpo import COMMON, PREPARE, check_tree
 
 pytestmark = [pytest.mark.full("a server beside a training"), pytest.mark.promise("a-server-beside-the")]
 
-STACK = "trl-lora-vllm-cpu"  # trl-vllm-cpu, with peft
 SERVED = {
     **VLLM_ARGS,
     "vllm_mode": "server",
@@ -26,18 +24,12 @@ SERVED = {
     "vllm_server_args": {"enforce_eager": True, "max_num_seqs": 16},
 }
 
-LORA = {
-    **{"use_peft": True, "lora_r": 4, "lora_alpha": 64, "lora_dropout": 0.0, "learning_rate": 0.01},
-    "lora_target_modules": ["q_proj", "v_proj", "up_proj"],
-}
-
 
 @pytest.fixture(scope="module")
 def served(stack_python, made_inputs, tmp_path_factory):
-    """A finished attempt of three steps, and one of two steps with a LoRA adapter, with the same server."""
-    folder, python = tmp_path_factory.mktemp("served"), stack_python(STACK)
+    """A finished attempt of three steps, and how its server answered."""
+    folder, python = tmp_path_factory.mktemp("served"), stack_python(VLLM)
     attempt = write_attempt(folder / "vllm-s0", made_inputs, max_steps=3, seed=7, **SERVED)
-    lora = write_attempt(folder / "lora-s0", made_inputs, max_steps=2, seed=7, **SERVED, **LORA)
     setup = TaskSetup(
         place=Place(0, ("here",), 2, 0),
         folder=folder / "life",
@@ -51,11 +43,10 @@ def served(stack_python, made_inputs, tmp_path_factory):
     with ServerHead(setup, 1, server) as head:
         head.start(attempt.parent)
         head.wait_for_nodes()
-        for one in (attempt, lora):
-            _, *command = head.command([str(python), "-m", "trainers.trl.driver.train", str(one)])
-            job = warm(python, **EAGER).start(*command, env={**setup.environment, **head.environment()})
-            _, said = patience.ended(job, 300, whom=os.getpid())
-            assert job.returncode == 0, said + (folder / "server.log").read_text()
+        _, *command = head.command([str(python), "-m", "trainers.trl.driver.train", str(attempt)])
+        job = warm(python, **EAGER).start(*command, env={**setup.environment, **head.environment()})
+        _, said = patience.ended(job, 300, whom=os.getpid())
+        assert job.returncode == 0, said + (folder / "server.log").read_text()
         assert head.poll() is None
         told = head.environment()
         secret = told.get("ROLLOUTBENCH_SERVER_SECRET", "none")
@@ -66,7 +57,7 @@ def served(stack_python, made_inputs, tmp_path_factory):
             "shown": guarded.command_lines_with(secret) + guarded.files_with(folder, secret),
         }
         assert is_healthy(told["ROLLOUTBENCH_SERVER"], secret)
-    return {"attempt": attempt, "lora": lora, "log": (folder / "server.log").read_text(), **seen}
+    return {"attempt": attempt, "log": (folder / "server.log").read_text(), **seen}
 
 
 def test_nobody_without_the_attempts_secret_uses_the_server(served):
@@ -92,22 +83,6 @@ def test_it_trains_with_the_synced_weights(served):
     assert not list(served["attempt"].parent.glob("*.safetensors"))
 
 
-def test_a_lora_adapter_is_merged_into_the_weights_that_are_sent(served):
-    folder = served["lora"].parent
-    lines, plain = (read_lines(one.parent / "metrics.jsonl") for one in (served["lora"], served["attempt"]))
-    merged = f"{PREPARE}/sync_weights/merge_adapter"
-    for line in lines:
-        assert set(line["phases"]) == {*plain[0]["phases"], merged} and line["phases"][merged] > 0
-        check_tree(line["phases"])
-        # The second step's completions come from the trained adapter.
-        assert line["scalars"]["train/sampling/sampling_logp_difference/max"] < 1e-4
-    assert lines[1]["scalars"]["train/kl"] > 1e-3, "the adapter has learned something"
-    done = json.loads((folder / "done.json").read_text())
-    assert done["versions"]["peft"] and done["last_step"] == 2
-    checkpoint = served["lora"].parents[2] / "checkpoints" / "abababababab" / "checkpoint-2"
-    assert (checkpoint / "adapter_model.safetensors").stat().st_size < 1e6 and is_complete(checkpoint, 2)
-
-
 def test_what_the_server_is_stands_in_the_record(served):
     done = json.loads((served["attempt"].parent / "done.json").read_text())
     engine = done["resolved"]["engine"]
@@ -122,7 +97,7 @@ def test_what_is_not_the_servers_to_choose_is_one_line(stack_python, made_inputs
     """`served` comes first: what it has compiled and cached is not paid for twice."""
     attempt = write_attempt(tmp_path / "vllm-s0", made_inputs, **SERVED | {"vllm_server_args": {"seed": 3}})
     refused = run_job(
-        stack_python(STACK), "trainers.trl.driver.serve", attempt, "--host", "127.0.0.1", "--port", 9, **EAGER
+        stack_python(VLLM), "trainers.trl.driver.serve", attempt, "--host", "127.0.0.1", "--port", 9, **EAGER
     )
     assert refused.returncode == 2
     assert "error: vllm_server_args.seed follows from the workload" in refused.stderr.splitlines()[-1]
