@@ -57,26 +57,20 @@ def test_only_the_tables_name_what_is_inside_another_package():
     assert not found
 
 
-def test_each_row_says_what_is_relied_on_and_is_used():
-    text = "".join(file.read_text() for file in users_of_hooks())
+def test_each_row_says_what_is_relied_on_and_rows_are_what_is_used():
+    tables, text = {folder: Hooks(ROOT / folder) for folder in TABLES}, ""
+    for file in users_of_hooks():
+        text += file.read_text()
+        for place, name in re.findall(r"from ([\w.]+) import .*\bhooks(?: as (\w+))?$", file.read_text(), re.MULTILINE):
+            for used in re.findall(rf"(?<!\w){name or 'hooks'}\.([A-Z][A-Z0-9_]+)", file.read_text()):
+                assert getattr(tables[place.replace(".", "/")], used), file
     used = set(re.findall(r"hooks\.([A-Z][A-Z0-9_]+)", text))
     # Overridden by a class of ours, or the same method of another class.
     attributes = set(re.findall(r"    def (\w+)\(self", text))
     attributes |= {hook.attribute for _, name, hook in rows() if name in used}
-    for _, _, hook in rows():
+    for table, name, hook in rows():
         assert hook.relied_on and hook.module.split(".")[0] in PACKAGES, hook
-    assert not [
-        f"{table}: {name}" for table, name, hook in rows() if name not in used and hook.attribute not in attributes
-    ]
-
-
-def test_each_hook_that_is_used_has_a_row():
-    tables = {folder: Hooks(ROOT / folder) for folder in TABLES}
-    for file in users_of_hooks():
-        text = file.read_text()
-        for place, name in re.findall(r"from ([\w.]+) import .*\bhooks(?: as (\w+))?$", text, re.MULTILINE):
-            for used in re.findall(rf"(?<!\w){name or 'hooks'}\.([A-Z][A-Z0-9_]+)", text):
-                assert getattr(tables[place.replace(".", "/")], used), file
+        assert name in used or hook.attribute in attributes, f"{table}: {name}"
 
 
 # Runs in a stack: what it has of each row, as `[name, what it has]`, where that is not what the row says.
