@@ -17,7 +17,7 @@ from hypothesis import HealthCheck, settings
 from xdist.scheduler import LoadScopeScheduling
 
 from workflow import stacks
-from workflow.checks import machine_checks
+from workflow.checks import machine_checks, stack_checks
 from workflow.cli import main
 
 from . import planted
@@ -142,9 +142,12 @@ def rolloutbench(tmp_path, monkeypatch, capsys):
     """The program in this process and a folder of its own, where a process of its own would add nothing."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "argv", ["rolloutbench"])
-    # What pip's sources answer to `check` is in tests/test_check.py, and takes a second.
+    # What pip's sources answer to `check` is in tests/test_check.py, what compilers and Pythons do in tests/stacks/:
+    # both are programs that take a second.
     monkeypatch.setattr(machine_checks, "configured_uv", lambda: None)
     monkeypatch.setattr(machine_checks, "package_index", lambda uv: "not asked")
+    monkeypatch.setattr(stack_checks, "missing_needs", lambda *_, **__: [])
+    monkeypatch.setattr(stack_checks, "find_python", lambda _: sys.executable)
 
     def call(*words):
         try:

@@ -15,8 +15,6 @@ from workflow.config.plan import load_plan
 from workflow.config.reading import read_yaml
 from workflow.slurm.site import read_site
 
-from .patience import run
-
 ROOT = Path(__file__).resolve().parents[1]
 SCRIPT = """\
 #!/bin/bash
@@ -92,9 +90,13 @@ def test_next_lines_work(folder, rolloutbench, monkeypatch, words):
 
 
 @pytest.mark.parametrize("words", ["cpu.yaml -n -q", "-n --configfile cpu.yaml -q cpu.yaml"])
-def test_options_of_a_run_may_stand_on_either_side_of_its_configuration(folder, words):
-    done = run([str(Path(sys.executable).with_name("rolloutbench")), "run", *words.split()], 300, cwd=folder)
-    assert done.returncode == 0 and "--configfile cpu.yaml -n" in done.stdout, done.stdout + done.stderr
+def test_options_of_a_run_may_stand_on_either_side_of_its_configuration(folder, rolloutbench, monkeypatch, words):
+    monkeypatch.chdir(folder)
+    started = []
+    monkeypatch.setattr(start_runs, "snakemake", started.append)
+    said = rolloutbench("run", *words.split())
+    assert said.code == 0 and "--configfile cpu.yaml -n" in said.out, said
+    assert started[0][-1] in ("-q", "cpu.yaml"), started
 
 
 @pytest.mark.parametrize("command", ["status", "cancel"])

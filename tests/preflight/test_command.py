@@ -11,6 +11,7 @@ import yaml
 
 from common.errors import UserError
 from engines.reported import TERMS as ENGINE_TERMS
+from tests.programs import executable
 from workflow.cli import main
 from workflow.config.plan import load_plan, plan_runs, stack_facts
 from workflow.config.reading import parse_config, read_yaml
@@ -68,22 +69,14 @@ def test_data_that_is_not_here_is_lacking_and_all_else_is_checked(config, capsys
     assert "impossible: nothing" in told.out and "1 lacking" in told.err
 
 
-def test_the_variables_are_those_of_the_script_that_the_profile_names(tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
+def test_the_variables_are_those_of_the_script_that_the_profile_names(rolloutbench, tmp_path):
     (tmp_path / "setup.sh").write_text("export VLLM_TRACE_FUNCTION=1\n")
     (tmp_path / "site.sh").write_text("export NCCL_P2P_DISABLE=1\n")
-
-    def told(setup):
-        train = {"slurm_partition": "h100", "runtime": 1200, "setup": setup}
-        profile = {"executor": "slurm", "set-resources": {"train": train}}
-        (tmp_path / "config.yaml").write_text(yaml.safe_dump(profile))
-        main(["check", str(ROOT / "experiments" / "camino-2025.yaml"), "--profile", str(tmp_path), "--json"])
-        found = json.loads(capsys.readouterr().out)["findings"]
-        return {finding["code"]: finding["what"] for finding in found}
-
-    named, none = told(f"'{tmp_path / 'site.sh'}'"), told("")
-    assert str(tmp_path / "site.sh") in named["nccl-p2p-disable"]
-    assert "vllm-trace-function" not in named | none and "nccl-p2p-disable" not in none
+    train = {"slurm_partition": "h100", "runtime": 1200, "setup": f"'{tmp_path / 'site.sh'}'"}
+    (tmp_path / "config.yaml").write_text(yaml.safe_dump({"executor": "slurm", "set-resources": {"train": train}}))
+    said = rolloutbench("check", ROOT / "experiments" / "camino-2025.yaml", "--profile", tmp_path, "--json")
+    found = {finding["code"]: finding["what"] for finding in json.loads(said.out)["findings"]}
+    assert str(tmp_path / "site.sh") in found["nccl-p2p-disable"] and "vllm-trace-function" not in found
 
 
 def findings(capsys, file):
@@ -230,48 +223,20 @@ def _resolve(request, folder):
     return ["resolve-settings", json.dumps(request), "--stack", str(stack), "--out", str(out)]
 
 
-def slurm_profile(folder, **train):
-    """A profile for Slurm with these keys for training."""
-    train = {"slurm_partition": "h100", "runtime": "20h", "cpus_per_task": 64, "gres": "gpu:8"} | train
-    (folder / "site").mkdir(exist_ok=True)
-    content = {"executor": "slurm", "default-resources": {"slurm_partition": "cpu"}, "set-resources": {"train": train}}
-    (folder / "site" / "config.yaml").write_text(yaml.safe_dump(content))
-    return str(folder / "site")
-
-
-@pytest.fixture
-def sbatch(tmp_path, monkeypatch):
-    """Put an sbatch on PATH that notes its options and then runs a script."""
-
-    def put(script):
-        folder = tmp_path / "bin"
-        folder.mkdir(exist_ok=True)
-        (folder / "sbatch").write_text(f'#!/bin/bash\necho "$@" >>{tmp_path}/asked\n{script}\n')
-        (folder / "sbatch").chmod(0o755)
-        monkeypatch.setenv("PATH", f"{folder}:/usr/bin:/bin")
-        return tmp_path / "asked"
-
-    return put
-
-
-def test_slurm_is_asked_about_one_job_of_each_kind(tmp_path, sbatch, capsys, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    config = str(ROOT / "experiments" / "camino-2025-equal.yaml")
-    words = ["check", config, "--profile", slurm_profile(tmp_path, qos="high", slurm_extra="--exclusive")]
+def test_slurm_is_asked_about_one_job_of_each_kind(rolloutbench, tmp_path, monkeypatch):
+    train = {"slurm_partition": "h100", "runtime": "20h", "cpus_per_task": 64, "gres": "gpu:8", "qos": "high"}
+    resources = {"default-resources": {"slurm_partition": "cpu"}, "set-resources": {"train": train}}
+    train["slurm_extra"] = "--exclusive"
+    (tmp_path / "config.yaml").write_text(yaml.safe_dump({"executor": "slurm", **resources}))
+    asked = tmp_path / "asked"
     refusal = "echo 'allocation failure: Invalid qos specification' >&2; exit 1"
-    asked = sbatch(f'case "$*" in *qos*) {refusal};; esac')
-    assert main(words) == 1
-    out = " ".join(capsys.readouterr().out.split())
-    assert "sbatch refuses a training job of vllm, sglang: Invalid qos specification [slurm-refuses]" in out
-    assert "change: correct qos under set-resources: train: in the profile" in out
-    training, light = (line for line in asked.read_text().splitlines() if "--test-only" in line)
-    for option in ("--test-only", "--partition=h100", "--qos=high", "--gres=gpu:8", "--exclusive", "--time=1200"):
-        assert option in training.split()
-    assert "--partition=cpu" in light.split()
-    sbatch("echo 'sbatch: error: Unable to contact slurm controller' >&2; exit 1")
-    main(words)
-    out = " ".join(capsys.readouterr().out.split())
-    assert (
-        "Slurm does not answer (sbatch: error: Unable to contact slurm controller)" in out
-        and "[slurm-refuses]" not in out
-    )
+    (tmp_path / "bin").mkdir()
+    executable(tmp_path / "bin" / "sbatch", f'echo "$@" >>{asked}\ncase "$*" in *qos*) {refusal};; esac')
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:/usr/bin:/bin")
+    said = rolloutbench("check", ROOT / "experiments" / "camino-2025-equal.yaml", "--profile", tmp_path)
+    assert said.code == 1
+    assert "sbatch refuses a training job of vllm, sglang: Invalid qos specification [slurm-refuses]" in said.words
+    assert "change: correct qos under set-resources: train: in the profile" in said.words
+    training, light = (line.split() for line in asked.read_text().splitlines() if "--test-only" in line)
+    assert {"--partition=h100", "--qos=high", "--gres=gpu:8", "--exclusive", "--time=1200"} <= set(training)
+    assert "--partition=cpu" in light
