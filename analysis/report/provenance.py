@@ -125,11 +125,12 @@ def gpus_text(raw: Any) -> str:
 
 
 def shown_runs(runs: pd.DataFrame) -> Table:
-    """The first `SHOWN_RUNS` runs, with short hashes."""
+    """The first `SHOWN_RUNS` runs, with short hashes; logs from elsewhere have places, which are no seeds."""
+    left_out = {"factors", *(["seed"] if runs["sources"].astype(bool).all() else [])}
     columns = [
         Column(name, head, count if name in _NUMBERS else text, is_text=name not in _NUMBERS)
         for name, head in HEADS.items()
-        if head and name != "factors"
+        if head and name not in left_out
     ]
     records = []
     for row in records_of(runs.head(SHOWN_RUNS)):

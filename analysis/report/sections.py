@@ -27,7 +27,7 @@ from analysis.report.tables import (
     times,
 )
 from analysis.report.timing_tables import shown_phases, shown_speed
-from analysis.verdict.caveats import SAID, STEP_LEFT_OUT
+from analysis.verdict.caveats import SAID
 from common.findings import EQUALITIES, LedgerRow, Preflight
 from common.messages import shortened
 from common.verdicts import Verdict, count_of, verdict_groups
@@ -279,8 +279,8 @@ def _problems(content: Content) -> list[Part]:
     caveats = [caveat.text for one in content.arm_verdicts for caveat in one.caveats]
     shown = []
     for level, code, (first, *more) in verdict_groups(content.verdicts):
-        # The answer says its own reason, and the first of those that are alike; of steps it says how many, not which.
-        said = (caveats and code in SAID and code != STEP_LEFT_OUT) or any(first.text in text for text in caveats)
+        # The answer says its own reason, and the first of those that are alike.
+        said = (caveats and SAID.get(code)) or any(first.text in text for text in caveats)
         if level != "note" and not said:
             shown.append((f"{level} {code}", first.text + (f" (and {len(more)} more like it)" if more else "")))
     return _lines(shown)

@@ -39,6 +39,11 @@ class Column:
     group: str = ""
     is_text: bool = False
 
+    @property
+    def of_both(self) -> str:
+        """What the baseline's column and the arm's have in common: an empty one beside the other says something."""
+        return self.group if self.group and self.head in ("baseline", "arm") else f"{self.name} {self.head}"
+
 
 @dataclass(frozen=True)
 class TableRow:
@@ -89,14 +94,12 @@ def shown_table(
     sorts: bool = True,
 ) -> Table:
     """A table with a row for each record: its `label` (and `depth` and `kind`), a column for each swept factor of its
-    `factors`, and the columns that are not empty in all of them."""
+    `factors`, and the columns that are not empty in all of them. Of a baseline's and an arm's both are shown."""
     paths = list(dict.fromkeys(path for record in records for path in factors_of(record.get("factors", ""))))
     swept = [Column("factors", head, _factor(path), is_text=True) for path, head in short_names(paths).items()]
-    shown = []
-    for column in (*swept, *columns):
-        cells = [column.show(record.get(column.name)) for record in records]
-        if any(cell.value or cell.text.strip(DASH) for cell in cells):
-            shown.append((column, cells))
+    every = [(column, [column.show(record.get(column.name)) for record in records]) for column in (*swept, *columns)]
+    filled = {column.of_both for column, cells in every if any(cell.value or cell.text.strip(DASH) for cell in cells)}
+    shown = [(column, cells) for column, cells in every if column.of_both in filled]
     rows = []
     for at, record in enumerate(records):
         look = {key: record[key] for key in ("depth", "kind") if key in record}

@@ -49,13 +49,15 @@ CODES = {
         *("equal-arms-differ", "release-by-data", "release-undeclared", "mode-unknown"),
     ),
 }
-STEP_LEFT_OUT = "step-left-out"
-# What the sentence, another row or the number of steps left out says already.
-SAID = (
-    *("tokens-unknown", "throughput-only", "overlapping-phases", "no-common-steps"),
-    *(STEP_LEFT_OUT, "other-engine"),
-    *("gpus-differ", "processors-differ", "gpu-counts-differ", "node-counts-differ", "models-differ", "columns-differ"),
-)
+# What the sentence, another row or the number of steps left out says already; and whether it says all of it.
+SAID = dict.fromkeys(
+    (
+        *("tokens-unknown", "throughput-only", "overlapping-phases", "no-common-steps", "other-engine"),
+        *("gpus-differ", "processors-differ", "gpu-counts-differ", "node-counts-differ", "models-differ"),
+        "columns-differ",
+    ),
+    True,
+) | {"step-left-out": False}
 
 
 @dataclass(frozen=True)

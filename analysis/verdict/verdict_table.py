@@ -116,7 +116,7 @@ def _verdict(of: VerdictEvidence, arm: str) -> ArmVerdict:
         _basis(of, both, places, known) if known else "",
         caveats,
         settle,
-        _sentence(both, words, scope, ratios, verdict if alone else "", bool(likely)),
+        _sentence(both, words, scope, ratios, alone, bool(likely)),
         _difference(of, arm, alone, bool(likely)) if alone else "",
         mismatch_line(both, places[0].mismatch) if alone else "",
         per_gpu_lines(both, of.per_gpu.get(place)) if alone and place in of.per_gpu_of else (),
@@ -256,23 +256,26 @@ def _likely(claim: Claim, spread: float) -> str:
 
 
 def _sentence(
-    both: tuple[str, str], words: str, scope: str, ratios: Sequence[Ratio], verdict: str, likely: bool
+    both: tuple[str, str], words: str, scope: str, ratios: Sequence[Ratio], alone: Claim | None, likely: bool
 ) -> str:
-    """The answer in one line; `verdict` is "" with several factor combinations."""
+    """The answer in one line; `alone` is the claim of a single factor combination."""
     baseline, arm = both
     if not ratios or ratios[0].too_wide:
-        return f"{arm} vs {baseline}: {words}{scope}."
+        # Seconds are measured, however wide the interval of their ratio.
+        measured = [alone.rows[PER_STEP][f"{side}_s"] for side in ("arm", "baseline")] if alone and ratios else []
+        seconds = f": {' against '.join(map(seconds_text, measured))} per {alone.record}" if alone and measured else ""
+        return f"{arm} vs {baseline}: {words}{scope}{seconds}."
     ratio = ratios[0]
     value = " to ".join(dict.fromkeys(map(ratio_text, ratio.value)))
     interval = "" if math.isnan(ratio.interval[0]) else f" (95% CI {span_text(ratio.interval)})"
-    if not verdict:
+    if alone is None:
         where = f" at {join_first(ratio.at, MOST_NAMES)}" if len(ratios) > 1 else ""
         unit = "" if len(ratios) == 1 and ratio.unit in words else f" {ratio.unit}"
         return f"{arm} vs {baseline}: {words}{scope}: {value}{unit}{where}{interval}."
     baseline_s, arm_s = map(seconds_text, ratio.seconds)
     seconds = f"{arm_s} against {baseline_s} {'a step ' if ratio.unit == AT_EQUAL_WORK else ''}{ratio.unit}"
-    if verdict in "+-":
-        name = f"{value} faster than {baseline}" if verdict == "+" else f"slower than {baseline}, {value} as fast"
+    if alone.verdict in "+-":
+        name = f"{value} faster than {baseline}" if alone.verdict == "+" else f"slower than {baseline}, {value} as fast"
         return f"{arm}: {name}{scope}: {seconds}{interval}."
     # Of a likely ratio the words have the number.
     numbers = f", {seconds}" if likely else f": {value}, {seconds}"

@@ -11,7 +11,7 @@ from analysis.collect import collect_run
 from analysis.report.arm_lines import arm_lines
 from analysis.report.content import read_content
 from analysis.report.rendering import html_page, markdown
-from analysis.report.timing_tables import shown_phases
+from analysis.report.timing_tables import shown_phases, shown_speed
 from analysis.steps import write_steps
 from analysis.verdict.verdict_block import verdict_text
 
@@ -81,6 +81,8 @@ def test_a_step_without_a_token_leaves_no_tokens_a_second(tmp_path):
     found = pair(tmp_path, [row(s, 3) for s in (1, 2, 3)], [row(1, 1), row(2, 1, 0), row(3, 1)])
     assert math.isnan(found.tables["comparison"]["arm_tokens_per_s"][0])
     assert found.tables["comparison"]["raw_speedup"].tolist() == [pytest.approx(2.0)]
+    tokens = [column.head for column in shown_speed(found).columns if column.group.startswith("response tokens")]
+    assert tokens == ["baseline", "arm"], "an arm's empty column beside the baseline's is shown"
 
 
 def test_other_baseline(tmp_path):

@@ -303,7 +303,7 @@ def test_runs(sweep):
     for arm in ARMS:
         for factor in FACTORS:
             for seed in SEEDS:
-                cells = {"temperature": factor, "arm": arm, "seed": seed, "steps counted": len(COUNTED)}
+                cells = {"temperature": factor, "arm": arm, "steps counted": len(COUNTED)}
                 cells |= {"of steps": len(ROWS), "attempts": "1", "fingerprint": ...}
                 cells["imported from"] = f"wandb:me/p/{arm}-{factor}-{seed}"
                 right.append((f"{arm}-temperature={factor:g}-s{seed}", cells))
