@@ -1,21 +1,15 @@
 """The whole way for real: `make quickstart`, both stacks, both engines, wandb, the report. Only the sizes are small."""
 
-import contextlib
 import json
-import os
-import signal
-import subprocess
 import sys
 from pathlib import Path
 
 import pandas as pd
-import psutil
 import pytest
 import yaml
 
 from . import patience
 from .site_folder import ROOT, STACKS, Site
-from .test_module import DEPLOYED
 
 pytestmark = pytest.mark.full("trainings with both engines; tests/slurm/test_training.py trains the quickstart")
 VENV = Path(sys.prefix)
@@ -38,26 +32,19 @@ def site(tmp_path_factory, stack_python):
     return one
 
 
-def test_every_file_of_the_contract_is_there(site):
-    for run_id in ("transformers-s0", "vllm-s0"):
-        run = site.results / "runs" / run_id
-        done = json.loads((run / "done.json").read_text())
+def test_every_file_of_the_contract_is_there_and_both_engines_trained_the_same_on_the_same_threads(site):
+    runs = [site.results / "runs" / f"{arm}-s0" for arm in ("transformers", "vllm")]
+    first, second = (json.loads((run / "done.json").read_text()) for run in runs)
+    for run, done in zip(runs, (first, second), strict=True):
         assert (done["attempt"], done["last_step"]) == (1, 4)
         assert done["fingerprint"] == json.loads((run / "spec.json").read_text())["fingerprint"]
         assert list((run / "attempts" / "1" / "wandb").glob("offline-run-*/run-*.wandb"))
         assert len((run / "attempts" / "1" / "metrics.jsonl").read_text().splitlines()) == 4
+    assert (first["inputs"], first["hardware"]) == (second["inputs"], second["hardware"])
+    for package in ("torch", "trl", "transformers"):
+        assert first["versions"][package] == second["versions"][package]
     for name in ("report.html", "report.md", "tables/steps.parquet", "tables/comparison.csv", "figures/phases.svg"):
         assert (site.results / name).stat().st_size > 0
-
-
-def test_both_engines_trained_the_same_workload_with_the_same_threads(site):
-    done = [
-        json.loads((site.results / "runs" / f"{arm}-s0" / "done.json").read_text()) for arm in ("transformers", "vllm")
-    ]
-    assert done[0]["inputs"] == done[1]["inputs"]
-    assert done[0]["hardware"] == done[1]["hardware"]
-    for package in ("torch", "trl", "transformers"):
-        assert done[0]["versions"][package] == done[1]["versions"][package]
 
 
 def test_the_reports_numbers_are_the_trainers(site):
@@ -87,66 +74,6 @@ def test_snakemakes_own_report_can_be_made(site):
     made = site.snakemake("--report", str(site.folder / "snakemake-report.zip"))
     assert made.returncode == 0, made.stderr
     assert (site.folder / "snakemake-report.zip").stat().st_size > 0
-
-
-STOPS_AFTER_TWO_STEPS = """
-import os, signal, sys, time
-from pathlib import Path
-metrics = Path(sys.argv[2]).with_name("metrics.jsonl")
-while not metrics.exists() or metrics.read_text().count("\\n") < 2:
-    os.kill(int(sys.argv[1]), 0)
-    time.sleep(0.005)
-os.kill(int(sys.argv[1]), signal.SIGSTOP)
-"""
-
-
-@pytest.mark.promise("a-killed-run-resumes", "a-killed-snakemake-leaves")
-def test_killed_in_the_middle_the_next_start_finishes_what_is_missing(site):
-    """Two more runs; Snakemake and all that it started is killed in the first of them.
-
-    The next start trains as a module of another workflow: runs are the same ones.
-    """
-    site.config["seeds"] = [0, 1]
-    head = subprocess.Popen(
-        site.command(), cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
-    )
-    runs = site.results / "runs"
-
-    def processes(mark):
-        assert head.poll() is None, "ended before it could be killed"
-        listed = psutil.process_iter(["cmdline"])
-        return [process for process in listed if mark in " ".join(process.info["cmdline"] or ())]
-
-    at_work = "-s1/attempts/1/attempt.json"
-    patience.until(lambda: processes(at_work), head.pid, 900)
-    (trainer,) = processes(at_work)
-    # In a session of its own, as the trainer: each has its share of a busy machine, and it looks in time.
-    watcher = [sys.executable, "-c", STOPS_AFTER_TWO_STEPS, str(trainer.pid), trainer.info["cmdline"][-1]]
-    subprocess.run(watcher, check=True, timeout=900, start_new_session=True)
-    jobs = processes(str(site.folder))
-    for number in (signal.SIGSTOP, signal.SIGKILL):
-        os.killpg(head.pid, number)
-        for process in jobs:
-            with contextlib.suppress(psutil.NoSuchProcess):
-                process.send_signal(number)
-    head.wait()
-    (killed,) = {run.parents[2].name for run in runs.glob("*-s1/attempts/1/metrics.jsonl")}
-
-    usual, site.snakefile = site.snakefile, site.folder / "workflow" / "Snakefile"
-    for name, text in (("workflow/Snakefile", DEPLOYED.format(snakefile=usual)), ("config/config.yaml", "{}")):
-        (site.folder / name).parent.mkdir()
-        (site.folder / name).write_text(text)
-    finished = site.snakemake()
-    site.snakefile = usual
-    assert finished.returncode == 0, finished.stdout + finished.stderr
-    other = "vllm-s1" if killed == "transformers-s1" else "transformers-s1"
-    assert [site.attempts(run) for run in ("transformers-s0", "vllm-s0", killed, other)] == [[1], [1], [1, 2], [1]]
-    assert "resumes from a checkpoint" in finished.stderr
-    steps = pd.read_parquet(runs / killed / "steps.parquet")
-    whole = steps[(steps.kind == "phase") & (steps.name == "step")].sort_values("step")
-    assert list(whole.step) == [1, 2, 3, 4]
-    assert set(whole.attempt) == {1, 2}
-    assert whole.groupby("attempt").resumed.first().to_dict() == {1: False, 2: True}
 
 
 def test_an_imported_arm_is_compared_with_a_trained_one(site):

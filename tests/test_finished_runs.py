@@ -1,11 +1,15 @@
 """What finished runs cost again: nothing. Real Snakemake, launchers and jobs; the stacks' Python is a stand-in."""
 
+import contextlib
 import copy
 import json
 import re
+import signal
 
+import psutil
 import pytest
 
+from . import patience
 from .quick_site import QuickSite
 from .site_folder import ROOT
 
@@ -151,3 +155,33 @@ def test_no_job_of_seconds_waits_in_a_queue():
     parts = re.split(r"^ *(?:rule|checkpoint)\b ?", text, flags=re.MULTILINE)[1:]
     queued = {part.partition(":")[0] for part in parts if "localrule: True" not in part}
     assert queued == {"stack", "stack_checks", "inputs", "settings", "comparison"}
+
+
+@pytest.mark.promise("a-killed-run-resumes", "a-killed-snakemake-leaves")
+@pytest.mark.full("a workflow is killed and started again; tests/head kills launchers and their jobs")
+def test_killed_in_the_middle_the_next_start_finishes_what_is_missing(tmp_path):
+    """Snakemake and all that it started is killed in the first of two runs, behind its second step."""
+    site = QuickSite(tmp_path)
+    site.config["shared"] = {"trl": {"env": {"STAND_IN_WAIT": "2"}}}
+    runs = [site.results / "runs" / f"{arm}-s0" for arm in ("transformers", "vllm")]
+    head = site.start()
+
+    def waiting():
+        return [run for run in runs if (run / "journal").exists() and (run / "journal").read_text().count("\n") == 2]
+
+    patience.until(waiting, head.pid)
+    own = [one for one in psutil.process_iter(["cmdline"]) if str(tmp_path) in " ".join(one.info["cmdline"] or ())]
+    for number in (signal.SIGSTOP, signal.SIGKILL):
+        for process in own:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.send_signal(number)
+    head.wait()
+    (killed,) = waiting()
+    (other,) = (run for run in runs if run != killed)
+    other.mkdir(parents=True, exist_ok=True)
+    (other / "go").touch()
+    finished = site.snakemake("--until", "collect")
+    assert finished.returncode == 0 and "resumes from a checkpoint" in finished.stderr, finished.stderr
+    assert (site.attempts(killed.name), site.attempts(other.name)) == ([1, 2], [1])
+    steps = [line.split()[:2] for line in (killed / "journal").read_text().splitlines()]
+    assert steps == [["1", "1"], ["1", "2"], ["2", "3"], ["2", "4"]]
