@@ -20,6 +20,13 @@ def as_list(value: Any) -> list[Any]:
     return value if isinstance(value, list) else []
 
 
+def frozen(value: Any) -> Any:
+    """A value with tuples in place of its lists."""
+    if isinstance(value, Mapping):
+        return {key: frozen(one) for key, one in value.items()}
+    return tuple(map(frozen, value)) if isinstance(value, list | tuple) else value
+
+
 def overrides_by_key(trainer_args: Any) -> dict[str, str]:
     """Hydra's `key=value` overrides in a trainer's arguments, by key; the last one wins.
 

@@ -1,11 +1,14 @@
-"""Defines an engine's facts, and the interface of a replayed engine."""
+"""Defines an engine's facts, which are in its folder's `engine.json`, and the interface of a replayed engine."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Protocol
 
+from common.dotted import frozen
 from engines.printed import PrintedLine
 
 
@@ -23,7 +26,7 @@ class Engine:
     in_trainer: bool = False
     """Whether the trainer's own process and model generate, without a second copy of the weights."""
     number_bytes: int | None = None
-    """Bytes per weight with the default number format; None: the checkpoint's format."""
+    """Bytes per weight with the default number format ("auto": float16 or bfloat16); None: the checkpoint's format."""
     max_sequences_option: str = ""
     """Its option for the maximum number of sequences that it decodes at the same time."""
     reported: Callable[[Mapping[str, Any]], dict[str, object]] = lambda settings: {}
@@ -40,6 +43,14 @@ class Engine:
     """Options that change the tokens or bytes of an iteration, so that the floor is wrong; with their effect."""
     attention_packages: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """A value of its option `attention_backend`, in lower case -> packages of which a stack needs one for it."""
+
+
+def engine_in(folder: Path, reported: Callable[[Mapping[str, Any]], dict[str, object]] = lambda settings: {}) -> Engine:
+    """The engine of a folder: its `engine.json` has the fields of `Engine`, and `about`."""
+    facts = json.loads((folder / "engine.json").read_text(encoding="utf-8"))
+    printed = tuple(PrintedLine.of_row(row) for row in facts.pop("printed", ()))
+    del facts["about"]
+    return Engine(name=folder.name, reported=reported, printed=printed, **frozen(facts))
 
 
 class ReplayEngine(Protocol):

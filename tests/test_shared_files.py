@@ -55,6 +55,7 @@ EXCEPTIONS = {
     "engines/printed.py": "the analysis reads logs with it, after the training",
     "node/reward_model.py:reward_model_problem": "the same",
     "node/hooks.py:rows": "a file of ours beside the modules, read as they are: before the first step",
+    "engines/engine.py:engine_in": "the same",
     "node/hf_training.py:is_complete": "`newest_checkpoint` tries all of it again",
     "node/hf_training.py:_has_content": "the same",
     "trainers/verl/driver/checkpoints.py": "`prepare` tries all of it again",

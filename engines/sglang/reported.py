@@ -7,25 +7,6 @@ from typing import Any
 
 from engines import reported as term
 
-OPTIONS = {
-    term.GRAPHS: ("disable_cuda_graph", "disable_decode_cuda_graph", "cuda_graph_backend_decode"),
-    term.GRAPH_SIZE: ("cuda_graph_max_bs", "cuda_graph_bs", "cuda_graph_max_bs_decode", "cuda_graph_bs_decode"),
-    term.CACHE: ("mem_fraction_static", "max_total_tokens"),
-    term.SEQUENCES: ("max_running_requests",),
-    term.PREFILL: ("chunked_prefill_size",),
-    term.ATTENTION: ("attention_backend", "decode_attention_backend", "prefill_attention_backend"),
-    term.PREFIX: ("disable_radix_cache",),
-    term.QUANTISATION: ("quantization", "kv_cache_dtype"),
-    term.SLEEP: ("enable_memory_saver",),
-    term.SEED: ("random_seed",),
-}
-"""A term -> SGLang's options that decide it."""
-MEASURED = (
-    *("max_total_num_tokens", "effective_max_running_requests_per_dp", "cuda_graph_config", "cuda_graph_max_bs"),
-    *("device", "captured"),
-)
-"""What a running engine makes of them."""
-
 
 def terms_in(settings: Mapping[str, Any]) -> dict[str, object]:
     """The terms (engines/reported.py) in SGLang's own settings, flat: options, or as a running server has them."""

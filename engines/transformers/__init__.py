@@ -1,13 +1,8 @@
 """transformers' generation in the trainer's process."""
 
-from engines.engine import Engine
+from pathlib import Path
+
+from engines.engine import engine_in
 from engines.transformers.reported import terms_in
 
-TRANSFORMERS = Engine(
-    name="transformers",
-    label="transformers",
-    aliases=("hf",),
-    packages=("transformers",),
-    in_trainer=True,
-    reported=terms_in,
-)
+TRANSFORMERS = engine_in(Path(__file__).parent, terms_in)

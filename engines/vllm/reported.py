@@ -7,25 +7,6 @@ from typing import Any
 
 from engines import reported as term
 
-OPTIONS = {
-    term.GRAPHS: ("enforce_eager", "compilation_config", "cudagraph_mode"),
-    term.GRAPH_SIZE: ("cudagraph_capture_sizes", "max_cudagraph_capture_size"),
-    term.CACHE: ("gpu_memory_utilization", "num_gpu_blocks_override", "kv_cache_memory_bytes"),
-    term.SEQUENCES: ("max_num_seqs",),
-    term.PREFILL: ("max_num_batched_tokens",),
-    term.ATTENTION: ("attention_backend", "attention_config"),
-    term.PREFIX: ("enable_prefix_caching",),
-    term.QUANTISATION: ("quantization", "kv_cache_dtype"),
-    term.SLEEP: ("enable_sleep_mode",),
-    term.SEED: ("seed",),
-}
-"""A term -> vLLM's options that decide it."""
-MEASURED = (
-    *("kv_cache_size_tokens", "num_gpu_blocks", "block_size", "max_model_len"),
-    *("cudagraph_mode", "max_capture_size", "cudagraph_capture_sizes", "compilation_config"),
-)
-"""What a running engine makes of them."""
-
 
 def terms_in(settings: Mapping[str, Any]) -> dict[str, object]:
     """The terms (engines/reported.py) in vLLM's own settings, flat: options, or as a running engine has them."""

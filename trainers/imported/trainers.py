@@ -8,11 +8,11 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from common.dotted import frozen
 from trainers.described import trainer_of
 from trainers.imported import dictionary_consoles, nemo_rl_console
 from trainers.logs.record import StepNames
 from trainers.protocol import LogFormat, Trainer
-from trainers.timers.declared import frozen
 
 _CONSOLES: Mapping[str, Callable[[StepNames], LogFormat]] = {
     "nemo-rl": nemo_rl_console.console,

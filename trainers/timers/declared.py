@@ -21,6 +21,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from common.dotted import frozen
 from trainers.timers.tree import Phase, TimerTree
 
 
@@ -76,10 +77,3 @@ def _phases(
 def several(names: Any) -> tuple[str, ...]:
     """Names of a table, where one may be a text."""
     return (names,) if isinstance(names, str) else tuple(names)
-
-
-def frozen(value: Any) -> Any:
-    """A value with tuples in place of its lists."""
-    if isinstance(value, dict):
-        return {key: frozen(one) for key, one in value.items()}
-    return tuple(map(frozen, value)) if isinstance(value, list) else value

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
+from common.dotted import frozen
 from common.errors import UserError
 from common.messages import did_you_mean
 from trainers.logs.record import TablePhase
@@ -120,10 +121,5 @@ def tree_to_json(tree: TimerTree) -> dict[str, Any]:
 
 def tree_from_json(raw: Mapping[str, Any]) -> TimerTree:
     """The tree from its JSON."""
-    phases = tuple(Phase(**{name: _tuples(value) for name, value in phase.items()}) for phase in raw["phases"])
-    return TimerTree(**{**{name: _tuples(value) for name, value in raw.items()}, "phases": phases})
-
-
-def _tuples(value: Any) -> Any:
-    """A tree has tuples where JSON has lists."""
-    return tuple(map(_tuples, value)) if isinstance(value, list) else value
+    tree = frozen(raw)
+    return TimerTree(**{**tree, "phases": tuple(Phase(**phase) for phase in tree["phases"])})

@@ -174,7 +174,7 @@ def _environment(attempt: Mapping[str, Any], gpus: int) -> dict[str, str]:
         **dict.fromkeys(THREAD_VARIABLES, threads),
         "HF_HUB_OFFLINE": "1",  # the inputs are already on disk
         "VLLM_NO_USAGE_STATS": "1",
-        # What its engines cannot report from their own process is read from the log (engines/vllm/printed.py).
+        # What its engines cannot report from their own process is read from the log (engines/vllm/engine.json).
         "VLLM_LOGGING_LEVEL": "INFO",
     }
     added = {name: value for name, value in ours.items() if name not in attempt.get("env", {})}
