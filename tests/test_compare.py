@@ -1,6 +1,5 @@
 """`rolloutbench compare`: the verdict of two logs in one command, and the configuration that makes the same tables."""
 
-import contextlib
 import json
 import random
 import re
@@ -11,8 +10,6 @@ from pathlib import Path
 
 import pytest
 import yaml
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from analysis.imports.one_run import runs_among
 from trainers.logs.record import Imported, SourceRead, StepRecord
@@ -210,14 +207,6 @@ def test_a_paste_of_one_step_is_answered_as_one(capsys, tmp_path, monkeypatch):
     assert "No comparison: " in capsys.readouterr().out
 
 
-def test_a_copy_is_no_further_run(capsys, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    shutil.copy(VLLM, "copy.log")
-    assert main(["compare", f"vllm={VLLM}", "sglang=copy.log", *RELEASE, "--verdict-only"]) == 0
-    said = capsys.readouterr().out
-    assert "run sglang-s0 (copy.log) is left out" in said and f"of run vllm-s0 ({VLLM}), so it is a copy" in said
-
-
 def test_what_another_has_written_is_left_as_it_was(tmp_path, capsys):
     results, saved = tmp_path / "results" / "mine", tmp_path / "mine.yaml"
     results.mkdir(parents=True)
@@ -253,42 +242,6 @@ def verl_log(name, mean_s, seed, first=1, steps=12):
 def verdict_of(capsys, *given):
     assert main(["compare", *given, "--verdict-only", "--json"]) == 0
     return json.loads(capsys.readouterr().out)["arms"][0]
-
-
-@pytest.fixture(scope="module")
-def unlike_runs(tmp_path_factory):
-    """A folder with four runs of one arm, two of them on a slow node, and two of another; known verdicts by words."""
-    folder = tmp_path_factory.mktemp("unlike")
-    for n, mean_s in enumerate((100, 130, 101, 131)):
-        verl_log(folder / f"a{n}.log", mean_s, n)
-    for n, mean_s in enumerate((60, 62)):
-        verl_log(folder / f"b{n}.log", mean_s, 10 + n)
-    return folder, {}
-
-
-@settings(max_examples=6, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(st.permutations(range(4)), st.permutations(range(2)), st.booleans())
-def test_the_sequence_of_files_and_arms_changes_nothing_but_the_sign(capsys, unlike_runs, a, b, swapped):
-    """The first pairs once decided the verdict."""
-    folder, known = unlike_runs
-
-    def verdict(*arms):
-        if arms not in known:
-            known[arms] = verdict_of(capsys, *arms)
-        return known[arms]
-
-    with contextlib.chdir(folder):
-        first = verdict("a=a0.log,a1.log,a2.log,a3.log", "b=b0.log,b1.log")
-        arms = ["a=" + ",".join(f"a{n}.log" for n in a), "b=" + ",".join(f"b{n}.log" for n in b)]
-        found = verdict(*(arms[::-1] if swapped else arms))
-    assert first["runs"] == [4, 2] and first["verdict"] == "+"
-    if not swapped:
-        assert found == first
-        return
-    assert found["verdict"] == {"+": "-"}.get(first["verdict"], first["verdict"]) and found["runs"] == [2, 4]
-    (one,), (other,) = found["ratios"], first["ratios"]
-    assert one["value"] == pytest.approx([1 / value for value in other["value"]])
-    assert one["interval"] == pytest.approx([1 / end for end in reversed(other["interval"])])
 
 
 def test_the_answer_has_seconds_says_where_the_difference_lies_and_what_reading_met(capsys, tmp_path, monkeypatch):

@@ -25,9 +25,10 @@ def texts_in(root):
 
 
 def codes_of_tables(root):
-    """The codes of the rules in trainers' tables, and of the variables that cost time."""
+    """The codes of the rules in trainers' tables, of the preflight's texts, and of the variables that cost time."""
     for file in root.glob("trainers/*/checks.toml"):
         yield from (row["code"] for row in tomllib.loads(file.read_text(encoding="utf-8"))["checks"])
+    yield from tomllib.loads((root / "workflow" / "preflight" / "findings.toml").read_text(encoding="utf-8"))
     table = root / "workflow" / "preflight" / "variables.toml"
     for row in tomllib.loads(table.read_text(encoding="utf-8"))["variable"]:
         yield row["name"].lower().replace("_", "-")

@@ -9,8 +9,8 @@ from analysis.terms import MOST_LISTED, STATED, TENSOR_PARALLEL, Term, as_shown,
 from common.findings import COMPARED, NONE, NOT_GIVEN, UNKNOWN, Finding
 from common.messages import join_first
 from trainers.cases import Case
+from workflow.preflight.texts import finding
 
-_PAGE = "docs/preflight.md#unequal"
 _WORDS = {"workload.batch_size": ("prompts", "num_generations"), TENSOR_PARALLEL: ("tensor_parallel",)}
 
 
@@ -45,18 +45,9 @@ def _trainers(cases: Sequence[Case]) -> Iterator[Finding]:
     version = _of_each(cases, [" ".join(case.release) if case.version else None for case in cases])
     arms = tuple(dict.fromkeys(case.arm for case in cases))
     if len(trainer.groups()) > 1:
-        what = f"the arms have different trainers: {trainer.in_words()}"
-        why = (
-            "a step does other work in each: losses, sharding and timers differ in detail. This compares whole "
-            "systems, not engines"
-        )
-        change = "one trainer in all arms, to compare engines"
-        yield Finding("unequal", "trainers", arms, what, why, _PAGE, change, sides=trainer.sides)
+        yield finding("trainers", *arms, sides=trainer.sides, values=trainer.in_words())
     elif len(version.groups()) > 1:
-        what = f"the arms have different releases: {version.in_words()}"
-        why = "defaults, the update itself and what a step's time includes changed between them"
-        change = "stacks of one release in all arms"
-        yield Finding("unequal", "trainer-versions", arms, what, why, _PAGE, change, sides=version.sides)
+        yield finding("trainer-versions", *arms, sides=version.sides, values=version.in_words())
 
 
 def _settings(found: Sequence[Term], cases: Sequence[Case]) -> Iterator[Finding]:
@@ -68,15 +59,16 @@ def _settings(found: Sequence[Term], cases: Sequence[Case]) -> Iterator[Finding]
     fixed = any(case.imported and (case.settings.composed or case.of_command) for case in cases)
     count = f"{len(found)} setting{'s differ' if len(found) > 1 else ' differs'}"
     all_of_them = [repr(values) for values in zip(*(map(as_shown, term.values) for term in found), strict=True)]
-    yield Finding(
-        "unequal",
+    yield finding(
         "settings",
-        tuple(dict.fromkeys(case.arm for case in cases)),
-        f"{count} between arms: {join_first(differences, MOST_LISTED)}",
-        "the configuration sets them so. If you do not mean to compare them, they distort the times",
-        "the configurations in the runs' sources" if fixed else "the experiment: shared and arms.<arm>.options",
-        "runs that share what is not compared" if fixed else "put under shared.<trainer>.options what is not compared",
+        *dict.fromkeys(case.arm for case in cases),
         sides=_of_each(cases, all_of_them).sides,
+        count=count,
+        differences=join_first(differences, MOST_LISTED),
+        source="the configurations in the runs' sources" if fixed else "the experiment: shared and arms.<arm>.options",
+        change="runs that share what is not compared"
+        if fixed
+        else "put under shared.<trainer>.options what is not compared",
     )
 
 
@@ -100,10 +92,7 @@ def _engine_options(cases: Sequence[Case], equal: Container[str]) -> Iterator[Fi
     if found:
         some = [(option, case) for option, of_option in found.items() for case in of_option]
         term = _of_each([case for _, case in some], [option for option, _ in some])
-        what = f"options by one engine's own names: {term.in_words()}"
-        why = "what the other engine runs with instead is its own choice, which it reports when it starts"
-        change = "remove them, or give the other engine its own option for the same (docs/preflight.md#unequal)"
-        yield Finding("unequal", "engine-options", term.arms, what, why, "the experiment: arms.<arm>.options", change)
+        yield finding("engine-options", *term.arms, values=term.in_words())
 
 
 def _built_in_tokenizer(cases: Sequence[Case]) -> Iterator[Finding]:
@@ -114,16 +103,7 @@ def _built_in_tokenizer(cases: Sequence[Case]) -> Iterator[Finding]:
     versions = [case.pins.packages.get("transformers") for case in cases]
     major = _of_each(cases, [version and version.partition(".")[0] for version in versions])
     if len(major.groups()) > 1:
-        yield Finding(
-            "impossible",
-            "built-in-tokenizer",
-            tuple(dict.fromkeys(case.arm for case in cases)),
-            f"a built-in model in stacks with different transformers: {major.in_words()}",
-            "the baseline's stack writes its tokenizer for all arms: transformers 4 cannot load what 5 has written, "
-            "and 5 splits numbers differently from 4",
-            "envs/<stack>/requirements.lock; measured with transformers 4.51 and 5.9",
-            "workload.model.source: a model of your own, or stacks with one major release of transformers",
-        )
+        yield finding("built-in-tokenizer", *dict.fromkeys(case.arm for case in cases), values=major.in_words())
 
 
 def _not_reported(cases: Sequence[Case], reported: Container[str]) -> Iterator[Term]:

@@ -11,13 +11,13 @@ from typing import Any
 
 from common.errors import UserError
 from common.files import read_json, write_json
-from common.findings import Finding
 from trainers import driver_module
 from trainers.registry import trainer_named
 from workflow.checks import Outcome, SiteCheck, Unchecked
 from workflow.config.plan import Plan
 from workflow.config.planned_run import PlannedRun
 from workflow.preflight.cases import settings_request, settings_requests
+from workflow.preflight.texts import finding
 from workflow.stacks.definition import require_closed, require_own_stacks
 from workflow.stacks.environment import run_in_stack
 
@@ -67,9 +67,6 @@ def _compose(
             raise Unchecked(f"the stack did not compose them within {LIMIT_S:g} s") from None
         except UserError:
             said = log.read_text(encoding="utf-8", errors="replace").rpartition("error: ")[2]
-            why, change = "no run of this arm would start", "correct the arm's options, or the workload"
-            what = " ".join(said.split())
-            source = f"the stack {run.stack}, which composed the settings"
-            return [Finding("impossible", "setting-refused", (run.spec["arm"],), what, why, source, change)]
+            return [finding("setting-refused", run.spec["arm"], what=" ".join(said.split()), stack=run.stack)]
         composed[name] = read_json(out)
     return "composed"

@@ -18,6 +18,7 @@ from trainers.cases import Case, Settings, StackPins, label_and_point
 from trainers.protocol import Trainer
 from trainers.registry import trainer_named
 from workflow.preflight.cases import case_of
+from workflow.preflight.texts import finding
 
 Spec = Mapping[str, Any]
 """The content of a run's spec.json."""
@@ -75,15 +76,7 @@ def factor_findings(specs: Iterable[Spec], read: Mapping[str, Mapping[str, Any]]
                 found.setdefault(contradiction, []).append(spec["run_id"])
     for (arm, path, value, actual), run_ids in found.items():
         runs = f"run{'s' * (len(run_ids) > 1)} {', '.join(run_ids)}"
-        yield Finding(
-            "impossible",
-            "factor-contradicts-run",
-            (arm,),
-            f"{runs}: {path} is {value} by factors, and {actual} in the source's own configuration",
-            "runs are compared where their factors are equal: these runs would be mislabelled",
-            "the configuration in the run's source",
-            f"arms.{arm}.import.runs: correct the run's factors, or give the source of the intended run",
-        )
+        yield finding("factor-contradicts-run", arm, arm=arm, runs=runs, path=path, value=value, actual=actual)
 
 
 def _plain(value: Any) -> Any:

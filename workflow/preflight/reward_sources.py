@@ -21,9 +21,9 @@ from node.rewards import row_of
 from trainers.cases import Case
 from workflow.config.imports import local_path
 from workflow.config.plan import Plan
+from workflow.preflight.texts import finding
 
 _SOURCE = "docs/rewards.md"
-_MODELS = f"{_SOURCE}#a-reward-model"
 # A right answer, no answer that was cut off, and an empty text.
 _TEXTS = ("<think>So it is.</think><answer>{}</answer>", "I do not know.", "")
 _LOAD_S = 60.0
@@ -38,8 +38,8 @@ def own_reward_findings(plan: Plan) -> Iterator[Finding]:
             request = {**reward, "weight": 1.0, "data": workload["data"]}
             arms.setdefault(json.dumps(request, sort_keys=True), {})[run.spec["arm"]] = None
     for text, users in arms.items():
-        for finding in _findings(text):
-            yield replace(finding, arms=tuple(users))
+        for one in _findings(text):
+            yield replace(one, arms=tuple(users))
 
 
 @functools.cache
@@ -50,9 +50,8 @@ def _findings(text: str) -> tuple[Finding, ...]:
         program = RewardProgram(reward, load_s=_LOAD_S)
     except RewardProblem as problem:
         if problem.missing or problem.late:
-            return (_untried(f"{problem}"),)
-        why = "no run can be scored with it"
-        return (Finding("impossible", "reward-file", (), str(problem), why, _SOURCE, f"correct {reward['source']}"),)
+            return (finding("reward-untried", what=problem),)
+        return (finding("reward-file", what=problem, file=reward["source"]),)
     try:
         return tuple(_of_calls(program, reward))
     finally:
@@ -63,7 +62,8 @@ def _of_calls(program: RewardProgram, reward: Mapping[str, Any]) -> Iterator[Fin
     """What is wrong with the values of three typical completions, together and each alone."""
     responses = _responses(reward["data"])
     if not responses:
-        yield _untried(f"{program.where} was loaded but not called: the data is not on this machine")
+        what = f"{program.where} was loaded but not called: the data is not on this machine"
+        yield finding("reward-untried", what=what)
         return
     alone: list[float | None] = []
     try:
@@ -72,24 +72,21 @@ def _of_calls(program: RewardProgram, reward: Mapping[str, Any]) -> Iterator[Fin
         together = alone if program.one_by_one else _values(program, responses)
     except RewardProblem as problem:
         if problem.missing:
-            yield _untried(f"{problem}")
+            yield finding("reward-untried", what=problem)
             return
         shown = f", for the completion {response.text!r} to row {len(alone)} of the data" * (
             len(alone) < len(responses)
         )
-        why = f"such a completion would have no value in training; {len(responses)} were tested"
         change = f"correct {reward['source']}; return None where there is no value"
         if problem.late:
             change = f"make {program.name} faster, or raise timeout_s of this reward ({program.limit_s:g} s)"
         elif reward.get("signature") is None:
             change += f"; or give it the signature of its trainer ({_SOURCE}): completions are {program.form}"
-        yield Finding("impossible", "reward-fails", (), f"{problem}{shown}", why, _SOURCE, change)
+        yield finding("reward-fails", what=f"{problem}{shown}", tested=len(responses), change=change)
         return
     if together != alone:
-        what = f"{program.where} gives {together} for {len(responses)} completions together, and {alone} for each alone"
-        why = "trainers differ in how many they pass (verl: one): arms would learn from different rewards"
-        change = "score each completion by itself, without randomness"
-        yield Finding("odd", "reward-by-batch", (), what, why, _SOURCE, change)
+        where, tested = program.where, len(responses)
+        yield finding("reward-by-batch", where=where, together=together, alone=alone, tested=tested)
 
 
 def _values(program: RewardProgram, responses: Sequence[Response]) -> list[float | None]:
@@ -99,12 +96,6 @@ def _values(program: RewardProgram, responses: Sequence[Response]) -> list[float
             raise value
         values.append(value)
     return values
-
-
-def _untried(what: str) -> Finding:
-    why = "the stack loads it before any job is queued, but nothing calls it before the first step"
-    change = "nothing; or use local data, and import packages where they are used, so that it can be tested here"
-    return Finding("odd", "reward-untried", (), what, why, _SOURCE, change)
 
 
 def _responses(data: Mapping[str, Any]) -> list[Response]:
@@ -136,25 +127,9 @@ def reward_models(case: Case) -> Iterator[Finding]:
         if source_kind(reward["model"]) != "local" or not (folder := local_path(reward["model"])).exists():
             continue  # preparing the inputs reports a missing model
         if problem := reward_model_problem(folder):
-            yield Finding(
-                "impossible",
-                "reward-model",
-                (case.arm,),
-                problem,
-                "no completion can be scored with it",
-                _MODELS,
-                "workload.rewards: a sequence classifier with one label, with its tokenizer and weights",
-            )
+            yield finding("reward-model", case.arm, what=problem)
             continue
         limits = [one for one in (reward["max_length"], context_length(folder)) if one is not None]
         if limits and case.longest > min(limits):
-            yield Finding(
-                "odd",
-                "reward-model-length",
-                (case.arm,),
-                f"{reward['name']} reads at most {min(limits)} tokens, and prompt and response may have {case.longest}",
-                "longer texts lose their beginning, and so the prompt; the log counts them "
-                f"(rewards/{reward['name']}/truncated). Its tokenizer is not the policy's: the numbers are approximate",
-                _MODELS,
-                "a reward model with more positions, a larger max_length, or shorter responses",
-            )
+            name, longest = reward["name"], case.longest
+            yield finding("reward-model-length", case.arm, name=name, limit=min(limits), longest=longest)

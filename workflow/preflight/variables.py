@@ -15,6 +15,7 @@ from engines.reported import GRAPHS, OFF
 from node.hardware import reported_environment
 from trainers.cases import Case
 from workflow.preflight.cases import LaunchContext
+from workflow.preflight.texts import finding
 
 THIS_SHELL = "this shell"
 _OFF = ("", "0", "false", "off", "no")
@@ -80,16 +81,8 @@ def arch_list(case: Case, launch: LaunchContext) -> Iterator[Finding]:
     wrong = [part for part in re.split(r"[; ]+", value) if part.isdigit()]
     if wrong:
         dotted = f"{wrong[0][:-1]}.{wrong[0][-1]}" if len(wrong[0]) > 1 else f"{wrong[0]}.0"
-        yield Finding(
-            level="impossible",
-            code="arch-list",
-            arms=(case.arm,),
-            what=f"TORCH_CUDA_ARCH_LIST={value} ({setter})",
-            why="torch knows no GPU of that name: every kernel compilation fails, in FlashInfer 0.2.5 on import",
-            source="torch 2.6.0, utils/cpp_extension.py, _get_cuda_arch_flags",
-            change=f"{dotted}, or {_change('TORCH_CUDA_ARCH_LIST', setter, [case])}: the stacks are built for 9.0 "
-            "without it",
-        )
+        change = _change("TORCH_CUDA_ARCH_LIST", setter, [case])
+        yield finding("arch-list", case.arm, value=value, setter=setter, dotted=dotted, change=change)
 
 
 def _seen(case: Case, name: str, launch: LaunchContext) -> tuple[str, str] | None:
