@@ -45,6 +45,8 @@ CLOCKS = ("timestamp", "wall_time", "elapsed", "elapsed_time", "runtime")
 """The columns that say when a row was written: the step's seconds are their differences."""
 UNITS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "min": 60.0}
 """The units of --unit, in seconds."""
+# The zeros of a whole second.
+_ZEROS = {"ms": 3, "us": 6}
 _IN_WORDS = {"ms": "milliseconds", "us": "microseconds", "min": "minutes"}
 _WORDS = {"s": "s sec secs second seconds", "ms": "ms msec millis milliseconds", "us": "us usec micros microseconds"}
 _UNIT_OF = {word: unit for unit, words in (_WORDS | {"min": "min mins minutes"}).items() for word in words.split()}
@@ -128,6 +130,10 @@ def _of_known_trainer(cells: pd.DataFrame, path: Path) -> Imported | None:
     if len(writers) != 1 or untimed:
         return None
     read.written_by = writers[0]
+    timers = [name for name in columns if name.startswith(TIMERS) or name == STEP_TIME]
+    halves = {name: half_of_last_digit(frame[name]) for name in timers}
+    for step, one in read.records.items():
+        read.records[step] = replace(one, rounding={name: halves[name] for name in timers if name in one.scalars})
     return Imported(read, FORMAT)
 
 
@@ -153,9 +159,9 @@ def table_of(
     units = ["s" if name in (*in_seconds, clock) else unit or named[name][1] for name in columns]
     off_s = 0.0
     for name, said in zip(columns, units, strict=True):
-        off_s += half_of_last_digit(frame[name]) * UNITS[said or "s"]
+        off_s += half_of_last_digit(frame[name], _ZEROS.get(said or "s", 0)) * UNITS[said or "s"]
         frame[name] *= UNITS[said or "s"]
-    is_clock = named[columns[0]][0] in CLOCKS or frame[columns].sum(axis=1).median() > ABSURD_S
+    is_clock = named[columns[0]][0] in CLOCKS or ABSURD_S < frame[columns].sum(axis=1).median() < math.inf
     frame = _a_row_a_step(frame, counter, columns, is_clock, path)
     whole = frame[columns].sum(axis=1, skipna=False).rename("+".join(columns))
     parts = frame[columns] if len(columns) > 1 else _beside(frame, columns[0], unit, named)
@@ -256,9 +262,9 @@ def _steps(frame: pd.DataFrame, counter: str) -> pd.Series:
 
 def _differences(times: pd.Series, frame: pd.DataFrame, counter: str, path: Path) -> tuple[pd.DataFrame, str]:
     """A clock's seconds of each step since the last row that shows another time, and the number of these steps."""
-    if len(times := times.dropna()) < 2:
+    times = times[times.abs() < math.inf]
+    if len(times := times[times.diff() != 0]) < 2:
         raise UserError(f"{path}: {times.name} is a clock with 1 time; a step's seconds are the difference of two")
-    times = times[times.diff() != 0]
     windows = _steps(frame, counter)[times.index].diff().clip(lower=1)
     # A clock that falls began anew.
     passed = (times.diff() / windows).where(times.diff() > 0)
@@ -278,7 +284,7 @@ def _with_phases(whole: pd.Series, parts: pd.DataFrame, path: Path, unit: str | 
     """The step's seconds, and its phases; parts that are longer than the step together are none: some are nested."""
     timed = whole[(whole > 0) & (whole < math.inf)]
     if timed.empty:
-        raise UserError(f"{path}: {whole.name} is no number above 0 in any row; give the step's seconds")
+        raise UserError(f"{path}: {whole.name} is no finite number above 0 in any row; give the step's seconds")
     what = f"{whole.name} is the step's " + (f"time in {_IN_WORDS[unit]}" if unit in _IN_WORDS else "seconds")
     if (parts.loc[timed.index].sum(axis=1) > timed * (1 + _TOLERANCE) + _TOLERANCE).mean() > _FEW:
         what += f"; {join_first(list(parts), 6)} together exceed it, so some are inside others, and none is a phase"

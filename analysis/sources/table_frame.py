@@ -37,6 +37,10 @@ _DELIMITERS = ",;\t|"
 # So many of a file's first lines must be rows.
 _ENOUGH = 0.8
 _MOST_COLUMNS, _MOST_VALUES, _MOST_BYTES, _ROWS_AT_ONCE = 5_000, 20_000_000, 1 << 30, 10_000
+# So many zeros at the end of a column's numbers are no chance.
+_CERTAIN_ZEROS = 4
+# So many numbers of a column show its digits.
+_SEEN = 1_000
 # So many lines show how long a program's numbers are, and so many bytes have them.
 _LEAST_LINES, _TAIL_BYTES = 5, 1 << 16
 
@@ -250,10 +254,15 @@ def _plain_numbers(column: pd.Series) -> pd.Series:
     return pd.to_numeric(plain, errors="coerce").astype(float)
 
 
-def half_of_last_digit(column: pd.Series) -> float:
-    """Half a unit of the last decimal that any number of a column has: a table does not keep its zeros."""
-    numbers = column[np.isfinite(column)].unique().tolist()
-    return half_digit(max(0, *(-int(Decimal(repr(x)).normalize().as_tuple().exponent) for x in numbers), 0))
+def half_of_last_digit(column: pd.Series, zeros: int = 0) -> float:
+    """Half a unit of the last digit that any number of a column has: a table does not keep the zeros of decimals.
+
+    Up to so many zeros at the end of all whole numbers are no digits: whole seconds that are written in milliseconds.
+    """
+    numbers = column[np.isfinite(column) & (column != 0)]
+    places = [int(Decimal(repr(x)).normalize().as_tuple().exponent) for x in numbers.unique()[:_SEEN].tolist()]
+    last = min([*places, zeros])
+    return half_digit(-last if last * len(numbers) >= _CERTAIN_ZEROS else max(0, -last))
 
 
 def _seconds_of(column: pd.Series) -> pd.Series:

@@ -237,14 +237,17 @@ def _cut_off(path: Path, line: int, step: int, name: str) -> Verdict:
 def _without_cut_numbers(lines: Sequence[_Line], path: Path) -> list[_Line]:
     """The lines without the number in which another process's output may have cut them.
 
-    Such a line lacks the number that ends most lines, or ends in a timer without that of the whole step.
+    Such a line lacks the number that ends most lines, or ends in a timer without that of the whole step. A name that
+    ends several lines and stands within none, such as a checkpoint's timer, is how these lines end.
     """
-    ends = Counter([*line.record.scalars][-1] for line in lines if line.record.scalars)
+    names = [[*line.record.scalars] for line in lines if line.record.scalars]
+    ends = Counter(one[-1] for one in names)
     name, count = ends.most_common(1)[0] if ends else ("", 0)
+    own_ends = {end for end, times in ends.items() if times > 1} - {other for one in names for other in one[:-1]}
     kept = []
     for line in lines:
         record = line.record
-        short = 2 * count > len(lines) and name not in record.scalars
+        short = 2 * count > len(lines) and name not in record.scalars and line.inexact not in own_ends
         within_timers = line.inexact.startswith(TIMERS) and TIMERS + "step" not in record.scalars
         if line.inexact in record.scalars and (short or within_timers):
             scalars, rounding = (
