@@ -4,6 +4,7 @@ import ast
 import functools
 import importlib.util
 import re
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,6 @@ from workflow.cli import main
 from workflow.preflight.variables import VARIABLES
 from workflow.stacks import load_stack, stack_names
 
-from .goldens.codes import codes_of_tables, is_made_in, texts_in
 from .source import ROOMS, ROOT, files_of, texts_of, tree
 
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
@@ -39,6 +39,20 @@ def codes_in(file):
             codes = [one for one in words if re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", one) and one not in LEVELS]
             of_ledger = any(one.arg == "level" and getattr(one.value, "value", "") is None for one in node.keywords)
             yield from [] if of_ledger else codes[:1]
+
+
+def codes_of_tables():
+    """The codes of the rules in trainers' tables, of the preflight's texts, and of the variables that cost time."""
+    for file in ROOT.glob("trainers/*/checks.toml"):
+        yield from (row["code"] for row in tomllib.loads(file.read_text(encoding="utf-8"))["checks"])
+    yield from tomllib.loads((ROOT / "workflow" / "preflight" / "findings.toml").read_text(encoding="utf-8"))
+    yield from (one.name.lower().replace("_", "-") for one in VARIABLES)
+
+
+def is_made_in(texts, code):
+    """Whether a code stands there as a text (of several words), as a variable's name, or put together of two texts."""
+    start, _, end = code.rpartition("-")
+    return code in texts or code.upper().replace("-", "_") in texts or {start, f"-{end}"} <= texts
 
 
 def exists(pattern, base=ROOT):
@@ -154,13 +168,11 @@ def test_the_preflight_page_names_every_code_and_no_other():
     """Of what the preflight finds: the report's warnings are on its own pages."""
     page = (ROOT / "docs" / "preflight.md").read_text(encoding="utf-8")
     named = set(re.findall(r"`([a-z0-9]+(?:-[a-z0-9]+)*)`", page))
-    made = {code for file in CHECKS for code in codes_in(file)} | {*codes_of_tables(ROOT)}
-    made |= {one.name.lower().replace("_", "-") for one in VARIABLES}
+    made = {code for file in CHECKS for code in codes_in(file)} | {*codes_of_tables()}
     assert len(made) > 40
     assert sorted(made - named) == []
-    _, texts = texts_in(ROOT)
-    unknown = {name for name in named if "-" in name and not is_made_in(texts, name)}
-    assert sorted(unknown - {one.name.lower().replace("_", "-") for one in VARIABLES}) == []
+    texts = {text for room in ROOMS for file in files_of(room) for text in texts_of(file).split("\0\n")} | made
+    assert sorted(name for name in named if "-" in name and not is_made_in(texts, name)) == []
 
 
 def test_what_the_code_says_of_its_own_files_exists():

@@ -3,7 +3,6 @@
 import json
 import os
 import shutil
-import sys
 from importlib.metadata import entry_points
 from pathlib import Path
 
@@ -12,7 +11,6 @@ import yaml
 
 from workflow.stacks.definition import load_stack, verify_id
 
-from .. import patience
 from ..analysis.wandb_server import KEY, ServedRun, WandbServer
 from ..importing import PROGRAM, snakemake_in
 from ..programs import ran
@@ -21,12 +19,6 @@ ROOT = Path(__file__).resolve().parents[2]
 DATA = Path(__file__).with_name("data")
 # Where the folders of data/recorded lie; @FOLDER@ in their files is the folder in which the experiment runs.
 PLACES = {"experiment": "results/recorded", "stacks": ".stacks"}
-
-
-def run(folder, program, *arguments, env=None):
-    """A program of the controller's environment (`snakemake`, `rolloutbench`) to its end."""
-    command = [str(Path(sys.executable).with_name(program)), *arguments]
-    return patience.run(command, 900, cwd=folder, env=_environment() | dict(env or {}))
 
 
 def _environment():

@@ -5,8 +5,7 @@ import json
 
 import pytest
 
-from .codes import is_made_in, texts_in
-from .made import DATA, MADE, ROOT, finished, run, snakemake, unpack_recorded
+from .made import DATA, MADE, finished, rolloutbench, snakemake, unpack_recorded
 from .write import VALUES, text_of
 
 SHOW = "Is it meant? Say it in the commit, and run `python -m tests.goldens.write --only"
@@ -39,14 +38,6 @@ def test_the_fingerprint_of_every_run_is_as_it_was(tmp_path):
     assert before and not lost, "\n".join(["runs would be trained again:", *lost])
 
 
-def test_no_code_of_a_finding_or_verdict_vanishes():
-    """More may come. A word of one part (`memory`) must stand where a code stands, others may come from a constant."""
-    coded, texts = texts_in(ROOT)
-    codes = stored("codes")
-    lost = [code for code in codes if code not in coded and not is_made_in(texts, code)]
-    assert codes and not lost, f"{', '.join(lost)}: nothing in the product tells it; strike it from values/codes.json?"
-
-
 @pytest.fixture(scope="module")
 def site(tmp_path_factory):
     """A folder in which training has finished, and nothing was collected yet; its configuration."""
@@ -62,7 +53,7 @@ def test_a_finished_run_is_found_finished(site):
     folder, config = site
     said = finished(snakemake(folder, config, "--dry-run")).stdout
     assert said.count("rule collect:") == 4 and "rule train:" not in said and "rule stack:" not in said, said
-    told = finished(run(folder, "rolloutbench", "status", str(config))).stdout
+    told = finished(rolloutbench(folder, "status", str(config))).stdout
     rows = [line.split()[:2] for line in told.splitlines() if line.startswith(tuple(run_ids()))]
     assert sorted(rows) == [[run_id, "finished"] for run_id in run_ids()], told
 

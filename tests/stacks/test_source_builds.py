@@ -1,5 +1,6 @@
 """A package without a wheel is built from the lock's own archive, with the stack's compilers, or nothing is begun."""
 
+import inspect
 import io
 import json
 import os
@@ -20,12 +21,13 @@ from .conftest import write_wheel
 pytestmark = pytest.mark.full("packages built from their sources")
 
 # A build backend inside the archive itself: no setuptools is needed, and what the build sees is in the wheel.
-BACKEND = """
+BACKEND = f"""
 import base64, hashlib, os, subprocess, urllib.request, zipfile
 from pathlib import Path
 
 import rbt_alpha  # only there because the wheels of the lock are installed first
 
+{inspect.getsource(write_wheel)}
 
 def _reaches_out():
     try:
@@ -36,25 +38,10 @@ def _reaches_out():
 
 
 def build_wheel(wheel_directory, config_settings=None, metadata_directory=None):
-    seen = {key: os.environ.get(key) for key in ("TORCH_CUDA_ARCH_LIST", "MAX_JOBS", "PIP_NO_INDEX")}
+    seen = {{key: os.environ.get(key) for key in ("TORCH_CUDA_ARCH_LIST", "MAX_JOBS", "PIP_NO_INDEX")}}
     seen["nvcc"] = subprocess.run(["nvcc", "--version"], capture_output=True, text=True).stdout
     seen["reaches_out"] = _reaches_out()
-    info = "rbt_kernel-1.0.dist-info"
-    files = {
-        "rbt_kernel.py": f"seen = {seen!r}\\n",
-        f"{info}/METADATA": "Metadata-Version: 2.1\\nName: rbt-kernel\\nVersion: 1.0\\n",
-        f"{info}/WHEEL": "Wheel-Version: 1.0\\nGenerator: tests\\nRoot-Is-Purelib: true\\nTag: py3-none-any\\n",
-    }
-    record = ""
-    for path, text in files.items():
-        digest = base64.urlsafe_b64encode(hashlib.sha256(text.encode()).digest()).decode().rstrip("=")
-        record += f"{path},sha256={digest},{len(text.encode())}\\n"
-    name = "rbt_kernel-1.0-py3-none-any.whl"
-    with zipfile.ZipFile(Path(wheel_directory) / name, "w") as archive:
-        for path, text in files.items():
-            archive.writestr(path, text)
-        archive.writestr(f"{info}/RECORD", record + f"{info}/RECORD,,\\n")
-    return name
+    return write_wheel(Path(wheel_directory), "rbt-kernel", "1.0", code=f"seen = {{seen!r}}\\n").name
 """
 
 

@@ -51,20 +51,10 @@ def conda_environment(lock: Path) -> str:
 def _refresh(name: str, lock: Path, envs: Path, upgrade: bool) -> Path:
     uv = configured_uv(main_index_first=True)
     # Sources belong to the site, not to the lock; the header names a command that works everywhere.
-    command = [
-        "pip",
-        "compile",
-        "requirements.in",
-        "--generate-hashes",
-        "--quiet",
-        *_target(name, lock.parent, envs, uv),
-    ]
-    command += [*uv.arguments, "--no-emit-index-url", "--no-emit-find-links"]
-    command += [
-        "--custom-compile-command",
-        f"{how_to_make(lock)} of {requirements_id(lock.parent)}",
-        *(["--upgrade"] if upgrade else []),
-    ]
+    command = ["pip", "compile", "requirements.in", "--generate-hashes", "--quiet"]
+    command += [*_target(name, lock.parent, envs, uv), *uv.arguments, "--no-emit-index-url", "--no-emit-find-links"]
+    command += ["--custom-compile-command", f"{how_to_make(lock)} of {requirements_id(lock.parent)}"]
+    command += ["--upgrade"] if upgrade else []
     fresh = lock.with_name(".requirements.lock.new")
     try:
         if lock.exists():
