@@ -56,15 +56,16 @@ PARTS = {
     "replay": ("tests/trainers/replay/",),
     "page": ("tests/analysis/test_page_",),
     "experiments": ("tests/trainers/test_experiments.py",),
+    # They start Snakemake again and again, whose imports one process does once.
+    "workflows": tuple(f"tests/test_{name}.py" for name in ("finished_runs", "preflight_first", "one_at_a_time")),
+    "more workflows": ("tests/goldens/", "tests/test_results_folder.py", "tests/test_finished_before.py"),
 }
 # Tests on Slurm mostly wait: several clusters go side by side, each of the process that first takes such a group.
 SLURM = tuple(f"slurm {number}" for number in range(8))
 # What takes longest begins first; beside two that compute, the others wait.
 FIRST = ("verl", "end to end", *SLURM[:2], "training on slurm", SLURM[2], "jobs")
 FIRST += (SLURM[3], "swift", SLURM[4], "swift's server", SLURM[5], "replay", SLURM[6], "experiments", SLURM[7])
-# Files that would come last by their names, and start Snakemake again and again.
-FIRST += tuple(f"tests/test_{name}.py" for name in ("finished_runs", "preflight_first", "results_folder", "compare"))
-FIRST += ("tests/goldens/test_goldens.py", "tests/test_finished_before.py", "tests/test_hostile_files.py")
+FIRST += ("workflows", "more workflows", "tests/test_compare.py", "tests/test_hostile_files.py")
 
 
 # Fixtures of what is built in minutes or installed by root: a stack, verl's environments, a browser.

@@ -137,11 +137,6 @@ TABLES = {
 }
 
 
-@pytest.mark.parametrize("name", TABLES)
-def test_tables(commands, name):
-    commands.compare(name, TABLES[name])
-
-
 SERVED = {"duration": 9.5, "completed": 8, "request_throughput": 0.84, "total_output_tokens": 99}
 OF_REQUESTS = {"ttfts": [1, 2], "itls": [[1], [2]], "output_lens": [3, 4], "input_lens": [5, 6]}
 BENCHMARKS = {
@@ -152,11 +147,6 @@ BENCHMARKS = {
     "latencies that are texts": SERVED | OF_REQUESTS | {"itls": [["x"], [[1]]]},
     "a number for a list": SERVED | OF_REQUESTS | {"output_lens": 3, "errors": 1},
 }
-
-
-@pytest.mark.parametrize("name", BENCHMARKS)
-def test_benchmarks(commands, name):
-    commands.compare(f"{name}.json", json.dumps(BENCHMARKS[name]))
 
 
 def record(content):
@@ -213,9 +203,13 @@ EVENTS = {
 }
 
 
-@pytest.mark.parametrize("name", EVENTS)
-def test_event_files(commands, name):
-    commands.compare(f"{name}/events.out.tfevents.1", EVENTS[name])
+FILES = TABLES | {f"{name}.json": json.dumps(facts) for name, facts in BENCHMARKS.items()}
+FILES |= {f"{name}/events.out.tfevents.1": content for name, content in EVENTS.items()}
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_files(commands, name):
+    commands.compare(name, FILES[name])
 
 
 def parquet(table, times=1):

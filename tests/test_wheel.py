@@ -13,7 +13,6 @@ from pathlib import Path
 
 import pytest
 
-from .analysis.wandb_server import KEY, ServedRun, WandbServer
 from .importing import ROOT
 from .patience import run
 
@@ -145,16 +144,6 @@ def test_it_compares_two_logs_in_another_folder(python, elsewhere):
     assert "sglang vs vllm: not resolved, one run an arm: " in said
     assert said.splitlines()[-1] == "report: comparison/report.html"
     assert (elsewhere / "comparison" / "report.html").stat().st_size > 50_000
-
-
-def test_it_downloads_a_run_from_wandb(python, elsewhere):
-    rows = [{"_step": n, "training/global_step": n, "timing_s/step": 3 + 1 / n} for n in range(1, 9)]
-    with WandbServer({"me/p/a": ServedRun(rows)}) as server:
-        known = {"WANDB_BASE_URL": server.url, "WANDB_API_KEY": KEY, "HOME": str(elsewhere)}
-        words = ["compare", "a=wandb:me/p/a", "b=verl-console-vllm-0.log", "--release", "0.4.1", "--verdict-only"]
-        said = done([python.with_name("rolloutbench"), *words], elsewhere, **known)
-    assert "a: verl 0.4.1, engine not in its log; 1 run, 8 steps" in said
-    assert list((elsewhere / ".wandb-cache").rglob("history.jsonl"))
 
 
 def test_it_prepares_an_experiment_in_another_folder(python, elsewhere):
