@@ -208,12 +208,28 @@ def argv_of(run_id, folder):
     return subprocess.run(command, capture_output=True, text=True, check=True, env=env).stdout[1:-1].split("><")
 
 
+def shown(said):
+    """The lines of the script and of its copies."""
+    return [" ".join(line.split()) for line in said.splitlines() if " | " in line]
+
+
+def test_a_key_that_the_script_has_twice_is_replaced_twice_and_shown_in_one_block(ab, tmp_path):
+    script = "python3 train.py e=vllm \\\n  a=1 b=2 \\\n  a=3\n"
+    code, said = ab("--vary", "a=1,2", script=script)
+    assert code == 0 and "1, 2: a occurs 2 times: all are replaced in lines 2, 3" in said, said
+    assert shown(said) == [
+        *("line 2 | a=1 b=2 \\", "| a=3"),
+        *("1 | a=1 b=2 \\", "| a=1"),
+        *("2 | a=2 b=2 \\", "| a=2"),
+    ]
+
+
 def test_a_flag_whose_value_is_a_variable_is_replaced_with_it(ab, tmp_path):
     script = "#!/bin/bash\nMODE=colocate\npython3 train_grpo.py --use_vllm true --vllm_mode $MODE --seed ${SEED:-0}\n"
     code, said = ab("--vary", "vllm_mode=colocate,server", script=script)
     assert code == 0, said
     assert " ".join(argv_of("server-s0", tmp_path)) == "train_grpo.py --use_vllm true --vllm_mode server --seed 0"
-    assert [" ".join(line.split()) for line in said.splitlines() if " | " in line] == [
+    assert shown(said) == [
         "line 3 | python3 train_grpo.py --use_vllm true --vllm_mode $MODE --seed ${SEED:-0}",
         "colocate | python3 train_grpo.py --use_vllm true --vllm_mode colocate --seed ${SEED:-0}",
         "server | python3 train_grpo.py --use_vllm true --vllm_mode server --seed ${SEED:-0}",

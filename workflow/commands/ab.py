@@ -26,7 +26,7 @@ from trainers.launching import Left
 from trainers.section import NAME_PATTERN, given_names
 from workflow.commands.new import given_flags, name_of
 from workflow.commands.own_checkpoints import own_checkpoints, shared_checkpoints
-from workflow.commands.rewriting import kept_plan, line_changes, write_unless_edited
+from workflow.commands.rewriting import kept_plan, line_blocks, write_unless_edited
 from workflow.commands.site_profile import profile_of, unrequested
 from workflow.commands.start_runs import run_line, start
 from workflow.config.plan import load_plan
@@ -128,23 +128,21 @@ def _configuration(file: Path, arms: Mapping[str, AbArm], shared: Mapping[str, A
 
 def _changes_of(arms: Mapping[str, AbArm]) -> list[str]:
     """What is changed in the script, with the arms of each change."""
-    sentences: dict[str, list[str]] = {}
-    for name, arm in arms.items():
-        for sentence in arm.changes.sentences:
-            sentences.setdefault(sentence, []).append(name)
-    return [f"{', '.join(names)}: {sentence}" for sentence, names in sentences.items()]
+    sentences = dict.fromkeys(sentence for arm in arms.values() for sentence in arm.changes.sentences)
+    whose = {one: [name for name, arm in arms.items() if one in arm.changes.sentences] for one in sentences}
+    return [f"{', '.join(names)}: {sentence}" for sentence, names in whose.items()]
 
 
 def _lines_of_copies(arms: Mapping[str, AbArm], text: str) -> Iterator[str]:
-    """The script's lines that an arm's copy has otherwise, each with the arms' own."""
-    found: dict[tuple[int, str], dict[str, list[str]]] = {}
-    for name, arm in arms.items():
-        copy = edited(text.encode(), arm.changes.edits).decode()
-        for line, before, after in line_changes(text, copy):
-            found.setdefault((line, before), {}).setdefault(after, []).append(name)
-    width = max(len(", ".join(arms)), len(f"line {max((line for line, _ in found), default=0)}"))
-    for (line, before), copies in sorted(found.items()):
-        for whose, lines in ((f"line {line}", before), *((", ".join(names), after) for after, names in copies.items())):
+    """The script's lines that any arm's copy has otherwise, each with all arms' own."""
+    copies = {name: edited(text.encode(), arm.changes.edits).decode() for name, arm in arms.items()}
+    blocks = [*line_blocks(text, [*copies.values()])]
+    width = max(len(", ".join(arms)), len(f"line {max((line for line, *_ in blocks), default=0)}"))
+    for line, before, afters in blocks:
+        found: dict[str, list[str]] = {}
+        for name, after in zip(arms, afters, strict=True):
+            found.setdefault(after, []).append(name)
+        for whose, lines in ((f"line {line}", before), *((", ".join(names), after) for after, names in found.items())):
             for number, one in enumerate(without_secrets(lines).splitlines()):
                 yield f"  {'' if number else whose:>{width}} | {one}"
 
@@ -153,10 +151,13 @@ def _arms(args: argparse.Namespace, text: str, experiment: str, command: ShellCo
     """The arms by name, with their changes of the script; `UserError` where values are missing or do not fit."""
     columns: dict[str, list[str]] = {}
     for given in args.vary or ():
-        name, equals, values = given.partition("=") if not given.startswith("-") else _flag(given)
+        name, equals, values = _flag(given)
         if not equals:
             raise UserError(f"--vary {given}: write KEY=A,B, such as actor_rollout_ref.rollout.name=vllm,sglang")
         columns[_VARY + name] = _values(_VARY + name, values)
+    keys = [_flag(given)[0] for given in (*(args.vary or ()), *(args.set or ()))]
+    if twice := next((key for key in keys if keys.count(key) > 1), ""):
+        raise UserError(f"{twice} is given twice; give it once, with --vary or with --set (nothing was written)")
     columns |= {f"--{key}": _values(f"--{key}", given) for key in ("python", "image") if (given := getattr(args, key))}
     if not columns:
         raise UserError("nothing varies: give --vary KEY=A,B, --python A,B or --image A,B")
@@ -223,14 +224,9 @@ def _environment(python: str) -> dict[str, str]:
 
 def _shared(args: argparse.Namespace, script: Script) -> dict[str, Any]:
     """The options that all arms share, without those that are as by default."""
-    found: dict[str, Any] = {}
-    if read := args.read or _redirected(training_command(script)):
-        found["read"] = list(read)
-    if args.resume != "restart":
-        found["resume"] = args.resume
-    if args.cwd:
-        found["cwd"] = str(args.cwd)
-    return found
+    found: dict[str, Any] = {"read": [*(args.read or _redirected(training_command(script)))]}
+    found |= {"resume": "" if args.resume == "restart" else args.resume, "cwd": str(args.cwd or "")}
+    return {key: value for key, value in found.items() if value}
 
 
 def _places(args: argparse.Namespace, request: Mapping[str, str], options: Mapping[str, str]) -> dict[str, int]:

@@ -6,7 +6,7 @@ import difflib
 import hashlib
 import re
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,28 @@ def line_changes(before: str, after: str) -> Iterator[tuple[int, str, str]]:
     for kind, start, end, other, last in difflib.SequenceMatcher(None, old, new, autojunk=False).get_opcodes():
         if kind != "equal":
             yield start + 1, "\n".join(old[start:end]), "\n".join(new[other:last])
+
+
+def line_blocks(before: str, afters: Sequence[str]) -> Iterator[tuple[int, str, list[str]]]:
+    """Where any of several texts differs from the first: a line's number there, its lines, and those of each text."""
+    old = before.splitlines()
+    found = [[(at - 1, len(was.splitlines()), now) for at, was, now in line_changes(before, one)] for one in afters]
+    ends: list[list[int]] = []
+    for start, end in sorted((at, at + length) for changes in found for at, length, _ in changes):
+        if ends and start < ends[-1][1]:
+            ends[-1][1] = max(end, ends[-1][1])
+        elif [start, end] not in ends:
+            ends.append([start, end])
+    for start, end in ends:
+        texts = []
+        for changes in found:
+            lines, at = [], start
+            for begin, length, now in changes:
+                if start <= begin and begin + length <= end:
+                    lines += [*old[at:begin], *now.splitlines()]
+                    at = begin + length
+            texts.append("\n".join([*lines, *old[at:end]]))
+        yield start + 1, "\n".join(old[start:end]), texts
 
 
 def write_unless_edited(writes: Mapping[Path, str], mark: str, about: str) -> list[Path]:
