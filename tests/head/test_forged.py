@@ -17,6 +17,7 @@ from common.errors import UserError
 from common.files import write_json
 from tests.head.other_user import GROUP, OTHER, other
 from tests.job.run_bench import ROOT, RunBench, task_setup
+from tests.patience import run
 from tests.programs import executable
 from tests.quick_site import QuickSite
 from tests.stacks.test_found import there
@@ -45,14 +46,12 @@ sys.exit(report_errors(lambda: print(ask(Path(sys.argv[1]), 0.0))))
 """
 
 
-def python(*words, **env):
-    command = [sys.executable, *map(str, words)]
-    return subprocess.run(command, cwd=ROOT, env={**os.environ, **env}, capture_output=True, text=True, timeout=120)
+def python(*words, cwd=ROOT, **env):
+    return run([sys.executable, *map(str, words)], 120, cwd=cwd, env={**os.environ, **env})
 
 
-def rolloutbench(folder, *words):
-    program = Path(sys.executable).with_name("rolloutbench")
-    return subprocess.run([program, *words], cwd=folder, capture_output=True, text=True, timeout=300)
+def rolloutbench(folder, *words, env=None):
+    return run([str(Path(sys.executable).with_name("rolloutbench")), *words], 120, cwd=folder, env=env)
 
 
 def refused(done, *told):
@@ -114,13 +113,15 @@ def test_a_launcher_does_not_obey_a_file_that_another_could_have_written(trained
     assert trained.journal() == before
 
 
-def test_a_launcher_does_not_work_in_another_users_folder(trained):
+def test_a_launcher_works_in_no_folder_of_another_user_and_with_no_inputs_that_others_can_write(trained):
     for folder in [trained.run, *trained.run.parents][:3]:
         with given_away(folder):
             said = trained.launch()
         assert refused(said, f"{folder} belongs to", "give your experiment another name"), said.stderr
     with given_away(experiment := trained.run.parents[1]):
         assert refused(python("-c", LOCK, experiment), f"{experiment} belongs to", "another name")
+    with given_away(trained.inputs, mode=0o664):
+        assert refused(trained.launch(), f"{trained.inputs} can be written by other users")
 
 
 def test_a_job_obeys_no_forged_order_and_loads_no_forged_pickle(trained):
@@ -205,17 +206,9 @@ def test_a_group_can_write_nothing_that_the_head_prepares(shared):
     before = shared / "results" / "small" / "logs"
     before.mkdir(parents=True)
     before.chmod(0o2775)
-    mask = os.umask(0o002)
-    try:
-        done = site.snakemake("--until", "inputs", "preflight")
-    finally:
-        os.umask(mask)
+    done = site.snakemake("--until", "inputs", "preflight")
     assert done.returncode == 0, done.stderr
     assert before.is_dir() and not writable(shared / "results" / "small")
-    (inputs,) = (shared / "results" / "small" / "inputs").glob("*/inputs.json")
-    inputs.chmod(0o664)
-    done = site.snakemake()
-    assert f"{inputs} can be written by other users" in done.stderr and not site.trained()
 
 
 def test_a_stack_that_another_user_has_put_where_one_stands_is_not_run(tmp_path):
@@ -286,15 +279,8 @@ def test_a_stack_that_others_can_write_is_not_run(shared):
 
 
 def test_what_is_made_of_a_stack_is_its_users_alone(shared):
-    python = there(shared, "trl==1.16.0")
-    done = subprocess.run(
-        [sys.executable, "-m", "workflow.stacks", "found", "mine", "--python", python],
-        cwd=shared,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
+    words = ("-m", "workflow.stacks", "found", "mine", "--python", there(shared, "trl==1.16.0"))
+    done = python(*words, cwd=shared, PYTHONPATH=str(ROOT))
     assert (shared / ".stacks" / "mine" / "current").exists(), done.stderr
     assert not writable(shared / ".stacks")
 
@@ -317,8 +303,7 @@ def test_a_workflow_profile_is_read_only_if_it_is_the_users_own(tmp_path, at, ow
     os.chown(profile, owner, -1)
     words = site.command("-n")
     experiment, snakefile = words[words.index("--configfile") + 1], words[words.index("--snakefile") + 1]
-    program = [str(Path(sys.executable).with_name("rolloutbench")), "run", experiment, "-n", "-s", snakefile]
-    done = subprocess.run(program, cwd=tmp_path, env=site.env, capture_output=True, text=True, timeout=120)
+    done = rolloutbench(tmp_path, "run", experiment, "-n", "-s", snakefile, env=site.env)
     assert ran.exists() == (owner != OTHER) and ("belongs to" in done.stderr) == (owner == OTHER), done.stderr
 
 

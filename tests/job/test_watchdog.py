@@ -71,9 +71,7 @@ def test_the_stacks_of_a_hanging_trainer_reach_its_log(tmp_path, listens):
         while "ready" not in log.read_text() or psutil.Process(trainer.pid).status() != psutil.STATUS_SLEEPING:
             time.sleep(0.05)
         dump_stacks(trainer.pid, log)
-        text = log.read_text()
-        assert f"process {trainer.pid} (sleeping" in text
-        assert "stuck_in_a_collective" in text
+        assert "stuck_in_a_collective" in log.read_text()
     finally:
         trainer.kill()
         trainer.wait()

@@ -1,39 +1,6 @@
 """A real Slurm in one folder, on loopback: two nodes with eight H100s in name, one without a GPU, and accounting.
 
-Seen with Debian 12's Slurm 22.05.8:
-
-Surprises in what is made here
-- MariaDB needs no mariadb-install-db: without grant tables it starts on an empty folder, in half a second. Slurm cannot
-  be told a database's socket; the client library takes it from MYSQL_UNIX_PORT.
-- munged refuses its socket where others may not enter the folder, and only warns of that with --force.
-- Slurm listens on every interface unless it is told NoInAddrAny; it then listens where the host's name leads, and
-  srun hangs where that is Debian's 127.0.1.1.
-- Neither root nor device nodes are needed: eight links to /dev/null are GPUs enough (a Count without files is refused).
-- slurmd looks for the cgroup file system though nothing configured uses it, and does not start in a container without
-  one; told cgroup/v1 it does not look. 22.05 knows no `disabled`.
-- slurmstepd writes its title over its environment and is no child of slurmd: it is found by the log it holds open.
-- An empty value (`PrologFlags=`) makes every command fail, and `sacct -o` prints nothing when it does not know a field.
-
-What Slurm does that whoever submits must bear
-- slurmctld saves a job's state up to 5 s late; the start of one that the backfill scheduler started only when some
-  other job changes (not within 48 s). Killed (not asked to stop: then it saves) and started again, it
-  forgets a job that was submitted just before, kills its processes, and gives its number to the next job;
-  brings back a job that was just cancelled, though accounting has it as CANCELLED, and runs it;
-  has a running job PENDING again, kills its processes, and starts it once more with no SLURM_RESTART_COUNT.
-- Back from a restart it answers at once, but starts nothing for 5 s: the nodes are `unk` until they were pinged.
-- A client waits for a slurmctld that is down as long as MessageTimeout says: 4 s here, 9 s with Slurm's own 10.
-- Accounting is seconds late: a job that has been running for up to 4 s, or has ended, may not be there at all.
-  `CANCELLED by 0` may turn into plain `CANCELLED` when slurmctld was killed and started again.
-- squeue says RUNNING before the script's first line runs; a job preempted then leaves no trace of its start.
-- sacct shows each start of a requeued job only with --duplicates: PREEMPTED or NODE_FAIL, then RUNNING.
-- With GraceTime the TERM at its start goes to the steps (srun's), not to the batch script, and the end of it is noticed
-  up to 10 s late. Without GraceTime a job that ignores TERM is killed 5 s later, whatever KillWait says below that.
-- A node whose slurmd is dead is found out after 18 s (SlurmdTimeout 10, MessageTimeout 4), and its jobs' processes live
-  on; when the slurmd comes back they are killed before it takes jobs again.
-- A job whose node failed is COMPLETING for 5 s on the others, then PENDING.
-- A requeued job waits 120 s. One that is made to start in the very second in which it was ended is refused by slurmd
-  (`Job credential revoked`) and FAILED; `release` waits that second.
-- submitit's clean_env drops SLURM_CONF with all other SLURM_*: what is submitted inside it looks for /etc/slurm.
+README.md has what surprises in it, and what Slurm does that whoever submits must bear.
 """
 
 from __future__ import annotations
@@ -86,10 +53,6 @@ class Cluster:
     """One Slurm of its own. Everything it writes is in `folder`, which `stop` removes."""
 
     folder: Path
-    grace_s: int = 0
-    """GraceTime of the partition h100: how long a preempted job may go on after its TERM."""
-    preempt_mode: str = "REQUEUE"
-    """What becomes of a preempted job of the partition h100: REQUEUE or CANCEL."""
     accounting: bool = True
     extra: Sequence[str] = ()
     """More lines for slurm.conf. They come last, and the last one counts."""
@@ -251,8 +214,8 @@ class Cluster:
             if name not in self.daemons or self.daemons[name].poll() is not None:
                 self.start_daemon(name)
         self._wait(lambda: self._ok("scancel", f"--user={USER}"), "scancel", timeout_s)
-        was = (f"GraceTime={self.grace_s}", f"PreemptMode={self.preempt_mode}")
-        self._wait(lambda: self._ok("scontrol", "update", "PartitionName=h100", *was), "the partition", timeout_s)
+        was = ("PartitionName=h100", "GraceTime=0", "PreemptMode=REQUEUE")  # as conf/slurm.conf has them
+        self._wait(lambda: self._ok("scontrol", "update", *was), "the partition", timeout_s)
         self._wait(lambda: not self.jobs(), "the queue to be empty", timeout_s)
 
         def idle():
@@ -337,7 +300,7 @@ class Cluster:
         ports = (held.getsockname()[1] for held in self._held)
         values = dict(zip(("slurmctld", "slurmdbd", *NODES), ports, strict=True))
         values |= {"name": self.name, "folder": self.folder, "user": USER, "host": socket.gethostname().split(".")[0]}
-        values |= {"gpus": GPUS, "last_gpu": GPUS - 1, "preempt_mode": self.preempt_mode, "grace_s": self.grace_s}
+        values |= {"gpus": GPUS, "last_gpu": GPUS - 1}
         listen = kept_to_loopback()
         values["listen"] = "CommunicationParameters=NoInAddrAny,NoCtldInAddrAny" if listen else ""
         values["dbd_listen"] = "CommunicationParameters=NoInAddrAny" if listen else ""

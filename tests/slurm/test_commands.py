@@ -3,7 +3,6 @@
 import json
 import os
 import re
-import signal
 import sys
 from pathlib import Path
 
@@ -178,27 +177,6 @@ def test_cancel_ends_the_experiments_jobs_and_no_others(desk, cluster):
     refused = running.launch()
     assert refused.returncode == 1
     assert "root cancelled it meanwhile" in refused.stderr
-
-
-@pytest.mark.promise("a-start-right-after", "invariant-7")
-@pytest.mark.parametrize("how", ["rolloutbench cancel", "scancel"])
-def test_a_start_right_after_a_cancellation_trains_on(desk, cluster, how):
-    """While the cancelled job still ends: it writes its checkpoint."""
-    mine = desk(seeds=1)
-    one = mine.run("vllm-s0", env=LONG | {"STAND_IN_SAVE": "1000", "STAND_IN_SAVE_S": "3"})
-    head = one.start(5)
-    head.send_signal(signal.SIGINT)
-    one.ended(head)
-    if how == "scancel":
-        cluster.run("scancel", one.job_id())
-    else:
-        mine.type("cancel", "mine.yaml")
-        (mine.results / "cancelled.json").unlink()  # as a start of snakemake does
-    again = one.start()
-    one.wait_for_words(again, "waiting for its end")
-    one.finish(again)
-    assert [attempt["kind"] for attempt in one.attempts()] == ["stopped", "finished"]
-    assert one.submitted() == 2
 
 
 def test_an_id_that_is_now_another_jobs_is_let_alone(desk, cluster):

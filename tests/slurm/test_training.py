@@ -177,7 +177,8 @@ def test_trl_goes_on_after_preemption_and_after_its_time_limit(make_cluster, mak
     # Slurm looks for limits every half-minute, which must not be enough to finish; on a busy machine the run may be
     # older than its new limit by then, and has the time for a checkpoint all the same (OverTimeLimit).
     # Two engines start beside all else: a slurmd that answers late is not lost.
-    site = make_site(make_cluster(grace_s=60, extra=("SlurmdTimeout=60",)))
+    site = make_site(cluster := make_cluster(extra=("SlurmdTimeout=60",)))
+    cluster.run("scontrol", "update", "PartitionName=h100", "GraceTime=60")
     site.config["workload"] |= {"steps": 25, "save_steps": 0}
     (site.folder / "waits.py").write_text(PATIENCE)
     reward = {"source": str(site.folder / "waits.py"), "function": "patience"}

@@ -113,7 +113,7 @@ def test_many_who_wait_ask_once(fake, tmp_path):
         "print([job.job_id for job in last.jobs])"
     )
     words = [sys.executable, "-c", program, str(tmp_path / "squeue.json")]
-    heads = [subprocess.Popen(words, stdout=subprocess.PIPE, text=True) for _ in range(12)]
+    heads = [subprocess.Popen(words, stdout=subprocess.PIPE, text=True) for _ in range(6)]
     assert {ended(head, 60)[0].strip() for head in heads} == {"['7']"}
     assert calls.read_text().count("\n") == 1
 

@@ -7,7 +7,7 @@ import json
 import os
 import re
 import sys
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -252,15 +252,13 @@ def exposed(site: Site, specs: Iterable[Mapping[str, Any]]) -> dict[tuple[str, s
     return {(what, f"{remedy}{here}"): arms for (what, remedy), arms in found.items()}
 
 
-def require_requests(
-    site: Site, specs: Sequence[Mapping[str, Any]], starts: bool = False, allowed: Container[str] = ()
-) -> None:
-    """`UserError` with all else than `allowed` that makes the requests of these runs impossible; names the arms."""
+def require_requests(site: Site, specs: Sequence[Mapping[str, Any]], starts: bool = False) -> None:
+    """`UserError` with all that makes the requests of these runs impossible; names the arms."""
     every = {spec["arm"] for spec in specs}
-    lines = []
-    for error, arms in request_errors(site, specs, starts).items():
-        if error[0] not in allowed:
-            lines.append(f"{', '.join(arms)}: {RequestError(*error)}" if every - {*arms} else str(RequestError(*error)))
+    lines = [
+        f"{', '.join(arms)}: {RequestError(*error)}" if every - {*arms} else str(RequestError(*error))
+        for error, arms in request_errors(site, specs, starts).items()
+    ]
     if lines:
         raise UserError("\n".join(lines[:_SHOWN]))
 

@@ -171,7 +171,7 @@ class SilenceWatchdog:
 
 
 def dump_stacks(pid: int, log: Path) -> None:
-    """Append to the log what each process of a trainer is doing, from py-spy, the kernel and the trainer itself.
+    """Append to the log what each process of a trainer is doing, from py-spy and the trainer itself.
 
     The trainer's process writes its own stacks on SIGUSR1 (Python's faulthandler). A process without that handler ends
     by the signal; it is about to be ended anyway.
@@ -180,10 +180,6 @@ def dump_stacks(pid: int, log: Path) -> None:
     spy = str(beside) if beside.is_file() else shutil.which("py-spy")
     with log.open("a", encoding="utf-8") as out:
         out.write("\n=== what the trainer's processes are doing ===\n")
-        with suppress(psutil.NoSuchProcess):
-            parent = psutil.Process(pid)
-            for process in (parent, *parent.children(recursive=True)):
-                _describe(process, out)
         out.flush()
         try:
             command = [spy or "py-spy", "dump", "--subprocesses", "--pid", str(pid)]
@@ -195,12 +191,3 @@ def dump_stacks(pid: int, log: Path) -> None:
         parent = psutil.Process(pid)
         parent.send_signal(signal.SIGUSR1)
         parent.wait(timeout=_SIGNAL_PATIENCE_S)
-
-
-def _describe(process: psutil.Process, out: Any) -> None:
-    try:
-        command = " ".join(process.cmdline())[:200]
-        waits = Path(f"/proc/{process.pid}/wchan").read_text(encoding="utf-8", errors="replace")
-        out.write(f"\nprocess {process.pid} ({process.status()}, in kernel: {waits or '-'}): {command}\n")
-    except (OSError, psutil.Error):
-        out.write(f"\nprocess {process.pid} has just ended\n")
