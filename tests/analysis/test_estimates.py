@@ -5,8 +5,6 @@ import math
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from analysis.compared import compared
 from analysis.estimates.comparable import ALL_COMPARABLE
@@ -154,35 +152,3 @@ def test_a_step_that_is_left_out_in_one_run_is_compared_in_none():
     frames = [arm_rows(arm, [10.0] * 20, s) for arm in "ab" for s in range(2)]
     frames[0].loc[4, "counted"] = False
     assert found(*frames)[0].loc["per_step", ["baseline_steps", "arm_steps"]].tolist() == [38, 38]
-
-
-@st.composite
-def experiments(draw):
-    """Runs of two arms with lengths or without, of unequal lengths and speeds."""
-    random = np.random.default_rng(draw(st.integers(0, 2**32)))
-    runs = draw(st.tuples(st.integers(1, 4), st.integers(1, 4)))
-    with_lengths = draw(st.booleans())
-    frames = []
-    for arm, count in zip("ab", runs, strict=True):
-        for seed in range(count):
-            steps = draw(st.integers(8, 14))
-            columns = work(int(random.integers(1000)), steps) if with_lengths else {}
-            step_s = (engine_s(columns) if with_lengths else 100.0) * np.exp(random.normal(0, 0.1, steps))
-            frames.append(arm_rows(arm, step_s, seed, **columns))
-    return frames
-
-
-@settings(max_examples=15, deadline=None)
-@given(experiments(), st.randoms(use_true_random=False))
-def test_the_sequence_of_arms_changes_the_sign_alone_and_that_of_runs_nothing(frames, random):
-    """Nor do the runs' names and seeds: an arm is a set of runs."""
-    one, shuffled = found(*frames)[0], random.sample(frames, len(frames))
-    renamed = [frame.assign(run_id=f"{frame['arm'].iloc[0]}-{n}", seed=n) for n, frame in enumerate(shuffled)]
-    pd.testing.assert_frame_equal(one, found(*renamed)[0])
-    other = found(*frames, arms=("b", "a"))[0]
-    for a, b in ((("value", "value")), ("low", "high"), ("high", "low")):
-        np.testing.assert_allclose(one[a].astype(float), 1 / other[b].astype(float), rtol=1e-9)
-    opposite = {"+": "-", "-": "+"}
-    assert one["verdict"].tolist() == [opposite.get(v, v) for v in other["verdict"]]
-    np.testing.assert_allclose(one["minimum_detectable_ratio"], other["minimum_detectable_ratio"], rtol=1e-9)
-    assert one["runs_to_resolve"].fillna(0).tolist() == other["runs_to_resolve"].fillna(0).tolist()

@@ -1,6 +1,5 @@
 """What finished runs report is compared beside their settings: machine, inputs, engine, stack, commit, settings."""
 
-import csv
 import json
 import shutil
 from pathlib import Path
@@ -9,12 +8,10 @@ import make_results
 import pytest
 import yaml
 
-from analysis.report.__main__ import main
+from analysis.report.content import read_content
 from common.findings import Preflight
 
-pytestmark = pytest.mark.usefixtures("undrawn")
 CASES = yaml.safe_load(Path(__file__).with_name("reported.yaml").read_text(encoding="utf-8"))
-COLUMNS = ("verdict", "value/sglang", "value/vllm")
 GIT = {"git": {"commit": "a" * 40, "dirty": False}}
 
 
@@ -38,14 +35,15 @@ def test_what_runs_report_are_terms(made, tmp_path, name):
             done = json.loads(file.read_text())
             known = {key: done.get(key, {}) | more for key, more in change.items() if isinstance(more, dict)}
             file.write_text(json.dumps(done | change | known))
-    out = tmp_path / "out"
-    assert main(["--plan", str(folder / "plan.json"), "--results", str(folder), "--out", str(out)]) == 0
-    (arm,) = json.loads((out / "verdict.json").read_text())["arms"]
-    said = "\n".join([arm["words"], arm["basis"], *(one["text"] for one in arm["caveats"])])
+    found = read_content(folder / "plan.json", folder, None, None)
+    (arm,) = found.arm_verdicts
+    said = "\n".join([arm.words, arm.basis, *(one.text for one in arm.caveats)])
     assert all(words in said for words in case["says"]), said
     assert not any(words in said for words in case.get("not", ())), said
     assert "0 unequal" not in said or ("Unequal terms" not in said and "between runs of" not in said)
-    with (out / "tables" / "settings.csv").open(newline="") as table:
-        terms = {row["setting"]: [row[name] for name in COLUMNS] for row in csv.DictReader(table)}
+    terms = {
+        row.setting: [row.verdict, *(row.values.get(arm) for arm in ("sglang", "vllm"))]
+        for row in found.preflight.ledger
+    }
     rows = case.get("rows", {})
     assert {term: terms[term][: len(right)] for term, right in rows.items()} == rows
