@@ -63,20 +63,6 @@ def both_releases(cases):
     ]
 
 
-def on_the_node(version):
-    return job_overrides(
-        version,
-        train_files="/inputs/it's, data=1/train.parquet",
-        val_files="/inputs/val.parquet",
-        model="/models/ünï code",
-        checkpoints="/checkpoints/[a]",
-        project="an experiment",
-        run_id="vllm-temperature=0.5-s0",
-        reward_file="/repo/trainers/verl/driver/reward.py",
-        reward_kwargs={"rewards": [{"name": "length", "weight": 1e-6, "options": {"target": 20}}], "said": "it's {x}"},
-    )
-
-
 @pytest.fixture(scope="session")
 def composed(warm_verl, tmp_path_factory):
     """By version: every case, composed and validated in a Python with that verl."""
@@ -86,7 +72,7 @@ def composed(warm_verl, tmp_path_factory):
     def of(version):
         its = {name: case for name, case in CASES["composed"].items() if case.get("only", version) == version}
         cases = {name: asked(case, version) for name, case in its.items()}
-        cases["on the node"] = overrides(version) + on_the_node(version)
+        cases["on the node"] = [*overrides(version), *job_overrides(version, **CASES["job"]["given"])]
         values = (override(f"+values.v{index}", value) for index, value in enumerate(VALUES))
         cases["values"] = [*overrides(version), *values]
         return composed_by(version, cases, folder, warm_verl(version))
@@ -130,20 +116,8 @@ def test_each_case_composes_to_what_was_meant_or_is_told_before_the_queue(name, 
 def test_the_jobs_own_settings_arrive(version, composed):
     assert composed(version)["on the node"]["error"] is None
     got = flatten(composed(version)["on the node"]["config"])
-    reward = {"0.4.1": "custom_reward_function", "0.9.1": "reward.custom_reward_function"}[version]
-    expected = {
-        "data.train_files": "/inputs/it's, data=1/train.parquet",
-        "data.val_files": "/inputs/val.parquet",
-        f"{M}.path": "/models/ünï code",
-        "trainer.default_local_dir": "/checkpoints/[a]",
-        "trainer.project_name": "an experiment",
-        "trainer.experiment_name": "vllm-temperature=0.5-s0",
-        "trainer.logger": ["console", "wandb"],
-        f"{reward}.path": "/repo/trainers/verl/driver/reward.py",
-        f"{reward}.name": "compute_score",
-        f"{reward}.reward_kwargs.said": "it's {x}",
-        f"{reward}.reward_kwargs.rewards": [{"name": "length", "weight": 1e-6, "options": {"target": 20}}],
-    }
+    reward = release_named(version).reward_key
+    expected = {whole(key).replace("REWARD", reward): value for key, value in CASES["job"]["has"].items()}
     assert {key: got.get(key, "missing") for key in expected} == expected
 
 
