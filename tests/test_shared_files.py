@@ -14,11 +14,10 @@ from common.retry import keep_watching, present
 from node.exit_codes import RequeueError
 from node.hf_training import newest_checkpoint
 from trainers.verl.driver import in_ray, step_hooks
-from trainers.verl.driver.checkpoints import prepare
 
 from .node.test_files import make_checkpoint
 from .source import ROOT, tree
-from .trainers.verl.test_verl_checkpoints import write_checkpoint
+from .trainers.verl.test_verl_checkpoints import prepare, write_checkpoint
 
 pytestmark = pytest.mark.promise("files-that-cannot-be")
 
@@ -231,4 +230,4 @@ def test_a_stale_checkpoint_of_verl_is_not_removed(tmp_path, stale):
     for step in (10, 20, 30):
         write_checkpoint(tmp_path, step)
     stale("global_step_30/data.pt", 1)
-    assert prepare(tmp_path, 2) == 30
+    assert prepare(tmp_path) == (30, [20, 30])

@@ -1,28 +1,46 @@
 """Runs of ms-swift, ordered as the launcher orders them, and what is seen of their generations (watched.py)."""
 
 import json
+from pathlib import Path
 
 import yaml
 
+from node.dataset import arithmetic_rows
 from workflow.config.plan import plan_runs, stack_facts
 from workflow.config.reading import parse_config
 
 from ...attempts import DATA, EAGER, ROOT, order_attempt, read_lines, run_job
 
 AGREE = 1e-4  # nats, as for TRL
-# A scale of 8: what is scaled once too often is far off.
-LORA = {"tuner_type": "lora", "lora_rank": 8, "lora_alpha": 64, "lora_dropout": 0.0}
+CASES = yaml.safe_load(Path(__file__).with_name("runs.yaml").read_text(encoding="utf-8"))
+RUNS = CASES["runs"]
+# TRL and ms-swift on the same prompts, with transformers and with vLLM.
+RAW = yaml.safe_load((ROOT / "tests" / "trainers" / "trainers-cpu.yaml").read_text(encoding="utf-8"))
 
 
-def experiment():
-    """TRL and ms-swift on the same prompts, with transformers and with vLLM."""
-    return yaml.safe_load((ROOT / "tests" / "trainers" / "trainers-cpu.yaml").read_text(encoding="utf-8"))
+def placed(value, folder):
+    """A value with the paths of a folder."""
+    if isinstance(value, dict):
+        return {key: placed(one, folder) for key, one in value.items()}
+    if isinstance(value, list):
+        return [placed(one, folder) for one in value]
+    return str(folder / value) if str(value).startswith("./") else value
 
 
-def spec_of(raw, arm, **workload):
-    """The specification of an arm's run, with some words of the workload replaced."""
-    config = parse_config(raw | {"workload": raw["workload"] | workload})
-    return plan_runs(config, stack_facts).runs[f"{arm}-s0"].spec
+def planned(folder, *names):
+    """The specification of each run, with its files in the folder."""
+    for file, text in CASES["files"].items():
+        (folder / file).write_text(text)
+    rows = (row | {"level": {"of": at, "tags": [None, "a"]}} for at, row in enumerate(arithmetic_rows(64, 0)))
+    (folder / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    found = {}
+    for name in names:
+        run = placed(RUNS[name], folder)
+        arm = RAW["arms"][run["arm"]] | {"options": run.get("options", {})}
+        raw = RAW | {"workload": RAW["workload"] | run.get("words", {}), "arms": {name: arm}, "baseline": name}
+        found[name] = plan_runs(parse_config(raw), stack_facts).runs[f"{name}-s0"].spec
+        found[name]["trainer_args"] |= run.get("args", {})
+    return found
 
 
 def request_of(workload):

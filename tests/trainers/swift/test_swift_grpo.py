@@ -3,19 +3,16 @@
 import functools
 import json
 from pathlib import Path
-from string import ascii_letters, digits
 from typing import NamedTuple
 
 import pytest
 import yaml
 
-from node.dataset import arithmetic_rows
-
 from ... import patience
 from ...attempts import TRANSFORMERS, prepared, read_lines, run_warm
 from ..trl.test_trl_grpo import COMMON, PREPARE, check_clock, check_tree
 from ..trl.test_trl_ranks import start
-from .runs import Run, experiment, request_of, spec_of
+from .runs import Run, planned, request_of
 
 pytestmark = pytest.mark.full("trainings of ms-swift beside TRL, some of two processes")
 
@@ -26,31 +23,6 @@ PHASES = COMMON | {f"{PREPARE}/{name}" for name in _OURS}
 
 
 REFUSED = yaml.safe_load(Path(__file__).with_name("refused.yaml").read_text(encoding="utf-8"))
-OWN = """
-def by_level(completions, rows, level):
-    told = zip(completions, rows, level, strict=True)
-    return [len(text) / 100 + [4, 0.5][row["index"] == one["of"] and row["level"] == one] for text, row, one in told]
-"""
-# As it is written for ms-swift, with the import of its release 3, which is not the stack's.
-PLUGIN = """
-class registered:
-    def __call__(self, completions, messages, solution, **kwargs):
-        told = zip(messages, kwargs["level"], strict=True)
-        assert [row[-1]["content"] for row, level in told if level["of"] >= 0] == completions
-        return [(len(text) + len(truth)) / 100 for text, truth in zip(completions, solution)]
-"""
-# In its second life the second process finds its first completions equally good; there it fails on one in each call.
-DULL = """
-import os, pathlib
-calls = 0
-def dull(completions, *, lives):
-    global calls
-    calls += 1
-    if calls == 1 and os.environ["RANK"] == "1" and pathlib.Path(lives, "2").exists():
-        return [0.5] * len(completions)
-    values = [sum(map(ord, text)) % 97 / 97 for text in completions]
-    return [float("nan"), *values[1:]] if os.environ["RANK"] == "1" else values
-"""
 LEARNED = ("loss", "reward", "kl", "grad_norm")
 
 
@@ -63,30 +35,11 @@ class Trained(NamedTuple):
     inputs: Path
 
 
-def planned(folder):
-    """The experiment that is shipped, with a reward of one's own, a reward model and a further column of its data."""
-    raw = experiment()
-    # Two steps pass over them once: the second life begins within the second pass.
-    lines = [
-        json.dumps({**row, "level": {"of": at, "tags": [None, "a"]}}) for at, row in enumerate(arithmetic_rows(ROWS, 0))
-    ]
-    (folder / "rows.jsonl").write_text("\n".join(lines))
-    raw["workload"]["data"] = {"source": str(folder / "rows.jsonl"), "rows": ROWS, "columns": ["level"]}
-    for name, code, function, weight in (("own", OWN, "by_level", 0.3), ("plugin", PLUGIN, "registered", 0.1)):
-        (folder / f"{name}.py").write_text(code)
-        own = {"source": str(folder / f"{name}.py"), "function": function, "weight": weight}
-        raw["workload"]["rewards"].append(own)
-    model = {"model": str(folder / "classifier"), "name": "liked", "weight": 0.4, "batch_size": 3}
-    raw["workload"]["rewards"].append(model)
-    raw["arms"] = {name: raw["arms"][name] for name in ("trl", "swift")}
-    return {name: spec_of(raw, name, samples=2) for name in raw["arms"]}
-
-
 @pytest.fixture(scope="module")
 def trained(stack_python, tmp_path_factory):
     """swift's run, which is stopped in its third step and goes on, and TRL's."""
     folder = tmp_path_factory.mktemp("trainers")
-    specs = planned(folder)
+    specs = planned(folder, "swift", "trl")
     inputs = prepared(stack_python(TRANSFORMERS), folder, request_of(specs["trl"]["workload"]))
     swift, trl = (Run(folder / name, specs[name], inputs) for name in ("swift", "trl"))
 
@@ -224,18 +177,8 @@ def two_lives(lives, request):
 
 def in_two(python, folder, inputs, spread):
     """swift in two processes: stopped by a signal to one of them, then trained to its end."""
-    raw, lives = experiment(), {}
-    (folder / "own.py").write_text(DULL)
-    lived = {"lives": str(folder / "swift" / "attempts")}
-    own = [{"source": str(folder / "own.py"), "function": "dull", "options": lived}]
-    raw["arms"] = {name: raw["arms"][name] for name in ("trl", "swift")}
-    # Most completions end by a letter or a digit: in one process all may, in the other not.
-    raw["arms"]["swift"]["options"] = {"dynamic_sample": True, "stop_words": list(ascii_letters + digits)}
-    run = Run(folder / "swift", spec_of(raw, "swift", nodes=2, steps=3, rewards=own), inputs)
+    lives, run = {}, Run(folder / "run", planned(folder, spread)[spread], inputs)
     assert run.spec["spread"] == "torchrun"
-    if spread == "fsdp":  # the plan shares a model among GPUs alone
-        run.spec["trainer_args"] |= {"fsdp": True, "gradient_checkpointing": True}
-    run.spec["workload"]["samples"] = 2
     for life, stop_at in ((1, 2), (2, 0)):
         run.out = folder / f"{life}-"
         forks = spread == "fsdp" or life == 1

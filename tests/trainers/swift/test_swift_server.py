@@ -23,33 +23,12 @@ from workflow.job.server import ServerHead, ServerSetup, is_healthy
 from ... import guarded, patience
 from ...attempts import EAGER, ROOT, job_environment, run_job, warm
 from ..trl.test_trl_grpo import COMMON, PREPARE, check_tree
-from .runs import AGREE, LORA, Run, check_newest_weights, differences, experiment, inputs_of, spec_of
+from .runs import AGREE, Run, check_newest_weights, differences, inputs_of, planned
 from .test_swift_vllm import STACK, SYNC
 
 pytestmark = [pytest.mark.full("servers beside trainings of ms-swift"), pytest.mark.promise("a-server-beside-the")]
 
 STEPS, STOPPED_AT = 4, 2
-OPTIONS = {"vllm_mode": "server", "vllm_enforce_eager": True, "log_rollout_offpolicy_metrics": True}
-RUNS = {
-    "server": OPTIONS,
-    "ahead": OPTIONS | {"async_generate": True},
-    "shares": OPTIONS | {"move_model_batches": 2, "gradient_checkpointing": True},
-    "adapter": OPTIONS | LORA | {"vllm_enable_lora": True},
-}
-
-
-def specs():
-    """Of a trainer that waits for its server, of one that does not, of two processes, and of an adapter."""
-    raw, found = experiment() | {"baseline": "server"}, {}
-    raw["arms"] = {
-        name: {"trainer": "swift", "engine": "vllm", "stack": STACK, "options": given} for name, given in RUNS.items()
-    }
-    for name in RUNS:
-        found[name] = spec_of(raw, name, steps=STEPS, learning_rate=1.0e-2, nodes=3 if name == "shares" else 1)
-    # The plan shares a model, and has several engines, among GPUs alone.
-    found["shares"]["trainer_args"]["fsdp"] = True
-    found["adapter"]["trainer_args"]["vllm_data_parallel_size"] = 2
-    return found
 
 
 @dataclass(frozen=True)
@@ -112,9 +91,9 @@ class Beside:
 @contextmanager
 def serving(python, folder, name):
     """The server of a run's first life."""
-    planned = specs()
-    inputs = inputs_of(python, folder, planned[name]["workload"])
-    runs = {of: Run(folder / of, spec, inputs) for of, spec in planned.items()}
+    specs = planned(folder, "server", "ahead", "shares", "adapter")
+    inputs = inputs_of(python, folder, specs[name]["workload"])
+    runs = {of: Run(folder / of, spec, inputs) for of, spec in specs.items()}
     environment = job_environment(PYTHONPATH=str(ROOT), **EAGER)
     setup = TaskSetup(
         place=Place(0, ("here",), 2, 0),
@@ -124,7 +103,7 @@ def serving(python, folder, name):
         cwd=ROOT,
         log=folder / "log",
     )
-    server = ServerSetup(planned[name]["server"], environment, folder / "server.log")
+    server = ServerSetup(specs[name]["server"], environment, folder / "server.log")
     with ServerHead(setup, 1, server) as head:
         runs[name].order(1)
         head.start(runs[name].life(1))

@@ -1,81 +1,27 @@
 """ms-swift with vLLM on a CPU: a run of full weights, one in two lives, DAPO's settings with an adapter sent alone, and
 a merged one whose completions have several turns."""
 
-import json
-
 import pytest
 
-from node.dataset import arithmetic_rows
 from node.seeds import engine_seed
 
 from ...attempts import EAGER, run_warm
 from ..trl.test_trl_grpo import COMMON, PREPARE, check_clock, check_tree
-from .runs import AGREE, LORA, Run, check_newest_weights, experiment, inputs_of, spec_of
+from .runs import AGREE, Run, check_newest_weights, inputs_of, planned
 
 STACK = "swift-vllm-cpu"
-STEPS = {"full": 3, "resumed": 5, "dapo": 3, "merged": 2}
 STOPPED_AT = 3
 SYNC = f"{PREPARE}/sync_weights"
-OWN = """
-def even_alone(completions, rows):
-    return [len(text) / 100 if row["index"] % 2 == 0 else 0.25 for text, row in zip(completions, rows, strict=True)]
-"""
-DAPO = {"epsilon_high": 0.28, "dynamic_sample": True, "max_resample_times": 3}
-# A quarter of the completions has one turn. A first one that is cut off goes on, too; the scheduler ends some itself.
-TWICE = """
-from swift.rollout.multi_turn import MultiTurnScheduler
-
-class Twice(MultiTurnScheduler):
-    def check_finished(self, infer_request, response_choice, current_turn):
-        return sum(response_choice.token_ids) % 4 == 0
-
-    def step(self, infer_request, response_choice, current_turn):
-        assert int(infer_request.data_dict["solution"]) < 1000
-        infer_request.messages.append({"role": "user", "content": "Are you sure?"})
-        ids = list(response_choice.token_ids)
-        if sum(ids) % 4 == 1:
-            return {"infer_request": infer_request}
-        end = [self.tokenizer.eos_token_id] * (ids[-1] != self.tokenizer.eos_token_id)
-        mask = [1] * len(ids) + [0] * len(end)
-        return {"infer_request": infer_request, "response_token_ids": ids + end, "response_loss_mask": mask}
-"""
-
-
-def specs(folder):
-    """Specifications of all runs; of every second prompt all of the adapters' rewards are equal."""
-    raw = experiment()
-    rows = arithmetic_rows(raw["workload"]["data"]["rows"], 0)
-    (folder / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
-    raw["workload"]["data"]["source"] = str(folder / "rows.jsonl")
-    for name, code in (("own", OWN), ("twice", TWICE)):
-        (folder / f"{name}.py").write_text(code)
-    own = {"source": str(folder / "own.py"), "function": "even_alone"}
-    dapo = {"rewards": [own, {"name": "soft_overlong", "options": {"cache_length": 8}, "weight": 0.0}]}
-    dapo |= {"loss_type": "dapo", "learning_rate": 1.0e-2}
-    # They do not compile: the run of full weights does.
-    eager = LORA | {"vllm_enforce_eager": True}
-    turns = {"multi_turn_scheduler": {"source": str(folder / "twice.py"), "class": "Twice"}, "max_turns": 2}
-    of = {
-        "full": ({"log_rollout_offpolicy_metrics": True}, {}),
-        "resumed": ({}, {}),
-        "dapo": (eager | DAPO | {"vllm_enable_lora": True}, dapo),
-        "merged": (eager | turns | DAPO, dapo),
-    }
-    found = {}
-    for name, (options, words) in of.items():
-        arm = {"trainer": "swift", "engine": "vllm", "stack": STACK, "options": options}
-        found[name] = spec_of(raw | {"baseline": name, "arms": {name: arm}}, name, steps=STEPS[name], **words)
-    return found
 
 
 class Trainings:
     """The planned runs in one folder; each is trained when a test first asks for it."""
 
     def __init__(self, stack_python, folder):
-        planned = specs(folder)
+        specs = planned(folder, "full", "resumed", "dapo", "merged")
         self.python = stack_python(STACK)
-        inputs = inputs_of(self.python, folder, planned["full"]["workload"])
-        self.runs = {name: Run(folder / name, spec, inputs) for name, spec in planned.items()}
+        inputs = inputs_of(self.python, folder, specs["full"]["workload"])
+        self.runs = {name: Run(folder / name, spec, inputs) for name, spec in specs.items()}
 
     def train(self, name, life=1, stop_at=0):
         run = self.runs[name]
@@ -107,7 +53,7 @@ def test_generation_and_sync_are_phases_and_their_sums_fit(full):
 
 
 def test_vllm_generates_with_the_newest_weights(full):
-    check_newest_weights(full.seen(), STEPS["full"])
+    check_newest_weights(full.seen(), 3)
     assert [line["synced"] for line in full.seen()] == [{"adapter": 0, "weights": at} for at in (1, 2, 3)]
     for line in full.lines(1):
         scalars = line["scalars"]
@@ -128,7 +74,7 @@ def test_the_engine_has_the_runs_seed_and_number_format_and_trls_settings(full):
 def test_a_resumed_run_generates_with_the_newest_weights_and_another_seed(trainings):
     trainings.train("resumed", 1, STOPPED_AT)
     run = trainings.train("resumed", 2)
-    check_newest_weights(run.seen(), STEPS["resumed"])
+    check_newest_weights(run.seen(), 5)
     assert [line["synced"]["weights"] for line in run.seen()] == [1, 2, 3, 1, 2]
     assert [line["step"] for line in run.lines(1, 2)] == [1, 2, 3, 4, 5]
     assert run.done(2)["resolved"]["engine"]["seed"] == engine_seed(0, STOPPED_AT)
@@ -139,9 +85,10 @@ def test_a_resumed_run_generates_with_the_newest_weights_and_another_seed(traini
 def test_vllm_generates_with_the_adapter_as_it_is_at_every_step(name, trainings):
     """Sent alone, vLLM must not scale the trainer's own B; merged, weights go the way of the whole model's."""
     run, alone = trainings.train(name), name == "dapo"
-    check_newest_weights(run.seen(), STEPS[name])
+    steps = run.spec["workload"]["steps"]
+    check_newest_weights(run.seen(), steps)
     assert [line["synced"] for line in run.seen()] == [
-        {"adapter": at, "weights": 0} if alone else {"adapter": 0, "weights": at} for at in range(1, STEPS[name] + 1)
+        {"adapter": at, "weights": 0} if alone else {"adapter": 0, "weights": at} for at in range(1, steps + 1)
     ]
     assert run.done(1)["resolved"]["engine"]["adapter_only_sync"] is alone
     for line in run.lines(1):
@@ -190,4 +137,4 @@ def test_groups_of_equal_rewards_are_thrown_away_and_counted(trainings):
     assert all(len(line["samples"]["response_length"]) == 8 for line in steps)
     trainer = run.done(1)["resolved"]["trainer"]
     named = ("epsilon_high", "dynamic_sample", "max_resample_times")
-    assert [trainer[name] for name in named] == [DAPO[name] for name in named] and trainer["loss_type"] == "dapo"
+    assert [trainer[name] for name in named] == [0.28, True, 3] and trainer["loss_type"] == "dapo"

@@ -6,8 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from common.errors import UserError
+from engines.sglang import options as of_sglang
+from engines.vllm import options as of_vllm
 from node.seeds import engine_seed
 from trainers.registry import trainer_named
+from trainers.verl.driver.composed import check_engine_options
 from trainers.verl.driver.step_hooks import reward_scalars
 
 from .environments import VERSIONS
@@ -39,3 +43,29 @@ def test_rewards_have_trls_names_and_one_without_a_value_is_in_no_mean():
 
 def test_where_verl_compares_log_probabilities_itself_its_numbers_are_read():
     assert "actor/rollout_corr/k3_kl" in trainer_named("verl").logs.quantities["rollout_k3"]
+
+
+# 0.4.1 builds vLLM's LLM, 0.9.1 its server; 0.4.1 passes SGLang none (finding engine-kwargs-ignored).
+@pytest.mark.parametrize(
+    ("engine", "options", "refused_by"),
+    [
+        ("vllm", {"max_num_seqs": 4, "swap_space": None}, ()),
+        ("vllm", {"max_num_sequences": 4}, VERSIONS),
+        ("vllm", {"max_log_len": 8}, ("0.4.1",)),
+        ("sglang", {"chunked_prefill_size": 512}, ()),
+        ("sglang", {"max_num_sequences": 512}, ("0.9.1",)),
+        ("trtllm", {"anything": 1}, ()),
+    ],
+)
+def test_a_misspelt_option_of_the_engine_is_refused_when_the_stack_composes(engine, options, refused_by, monkeypatch):
+    for module in (of_vllm, of_sglang):
+        monkeypatch.setattr(module, "known_options", lambda: {"max_num_seqs", "chunked_prefill_size"})
+        monkeypatch.setattr(module, "server_options", lambda: {"max_num_seqs", "chunked_prefill_size", "max_log_len"})
+    for version in VERSIONS:
+        says = []
+        try:
+            check_engine_options(version, {"name": engine, "engine_kwargs": {engine: options}})
+        except UserError as error:
+            says.append(str(error))
+        assert bool(says) == (version in refused_by), says
+        assert all(f"engine_kwargs.{engine}.{next(iter(options))} is no option of" in one for one in says)

@@ -304,9 +304,10 @@ def test_a_run_that_is_done_removes_what_verl_leaves(bench):
         ({"more": "data.train_batch_size=64"}, "a step takes 64 prompts (workload.batch_size / num_generations), and"),
         ({"environment": {"RAY_ADDRESS": ""}}, "RAY_ADDRESS is not set"),
         ({"least_cpus": 99}, "verl reserves 99 CPUs in Ray, and the job's nodes have"),
+        ({"crash": True}, "error: RuntimeError: verl failed: RuntimeError: made to crash"),
     ],
 )
-def test_a_mistake_is_one_line(change, says, bench):
+def test_a_mistake_and_what_fails_in_ray_are_one_line(change, says, bench):
     folder = bench.order(f"mistake {says[:20]}", 1)
     file = folder.parents[1] / "spec.json"
     spec = json.loads(file.read_text())
@@ -315,19 +316,11 @@ def test_a_mistake_is_one_line(change, says, bench):
     spec["trainer_args"]["overrides"] += [change["more"]] if "more" in change else []
     spec["least_cpus"] = change.get("least_cpus", spec["least_cpus"])
     file.write_text(json.dumps(spec))
-    assert bench.finish(folder, **change.get("environment", {})) == 2, bench.log(folder)
+    crash = bench.folder / "crash"
+    if "crash" in change:
+        crash.touch()
+    code = bench.finish(folder, **change.get("environment", {}))
+    crash.unlink(missing_ok=True)
     (line,) = [line for line in bench.log(folder).splitlines() if line.startswith("error: ")]
     assert says in line and bench.log(folder).endswith(line + "\n")
-
-
-@pytest.mark.full("verl's own code")
-@pytest.mark.parametrize("bench", ["0.4.1"], indirect=True)
-def test_what_fails_in_ray_is_told_in_one_line(bench):
-    folder = bench.order("crash", 1)
-    (bench.folder / "crash").touch()
-    try:
-        assert bench.finish(folder) == 1, bench.log(folder)
-    finally:
-        (bench.folder / "crash").unlink()
-    assert bench.log(folder).splitlines()[-1] == "error: RuntimeError: verl failed: RuntimeError: made to crash"
-    assert "in generate_sequences" in bench.log(folder)  # where it was
+    assert code == (1 if "crash" in change else 2)

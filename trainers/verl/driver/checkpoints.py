@@ -34,42 +34,23 @@ from common.retry import exists, is_transient, retry_io
 TRACKER = "latest_checkpointed_iteration.txt"
 KEPT = 2
 _DIRECTORY_BYTES = 2**16
-CONTENTS = ("model", "optim", "extra_state")
 _STEP = re.compile(r"global_step_(\d+)")
 _SHARD = re.compile(r"(model|optim|extra_state)_world_size_(\d+)_rank_(\d+)\.pt")
 
 
-def find_checkpoints(
-    folder: Path, contents: Sequence[str] = CONTENTS, *, has_queue: bool = False
-) -> dict[int, int | None]:
-    """The checkpoints in a run's folder: step -> the ranks that saved it, each its `contents`; None if incomplete.
-
-    `has_queue`: the loop also saves its transfer queue.
-    """
-    named = ((_STEP.fullmatch(path.name), path) for path in (folder.iterdir() if exists(folder) else ()))
-    return {
-        int(match[1]): _world_size(path / "actor", contents)
-        if _is_archive(path / "data.pt") and (not has_queue or exists(path / "transfer_queue"))
-        else None
-        for match, path in named
-        if match and path.is_dir()
-    }
-
-
-def prepare(
-    folder: Path, world_size: int, contents: Sequence[str] = CONTENTS, *, has_queue: bool = False
-) -> int | None:
+def prepare(folder: Path, world_size: int, contents: Sequence[str], has_queue: bool) -> int | None:
     """The step from which `world_size` ranks resume, None from the start; other checkpoints but one are removed.
 
-    `UserError` if another number of ranks saved the newest complete one: verl's shards fit only that number, and a
-    silent restart would discard the work. A checkpoint that cannot be read now is read again: as an incomplete one it
-    would be removed.
+    Each rank has saved its `contents`, and with `has_queue` the loop its transfer queue. `UserError` if another number
+    of ranks saved the newest complete one: verl's shards fit only that number, and a silent restart would discard the
+    work. A checkpoint that cannot be read now is read again: as an incomplete one it would be removed.
     """
     return retry_io(lambda: _prepare(folder, world_size, contents, has_queue), "the run's checkpoints")
 
 
 def _prepare(folder: Path, world_size: int, contents: Sequence[str], has_queue: bool) -> int | None:
-    saved = find_checkpoints(folder, contents, has_queue=has_queue)
+    named = ((_STEP.fullmatch(path.name), path) for path in (folder.iterdir() if exists(folder) else ()))
+    saved = {int(match[1]): _ranks(path, contents, has_queue) for match, path in named if match and path.is_dir()}
     complete = sorted((step for step, ranks in saved.items() if ranks is not None), reverse=True)
     if complete and saved[complete[0]] != world_size:
         raise UserError(
@@ -84,17 +65,19 @@ def _prepare(folder: Path, world_size: int, contents: Sequence[str], has_queue: 
     return complete[0] if complete else None
 
 
-def _world_size(actor: Path, contents: Sequence[str]) -> int | None:
-    """The number of ranks that saved a folder; None unless every shard of every rank is complete."""
-    shards: dict[int, set[tuple[str, int]]] = {}
+def _ranks(checkpoint: Path, contents: Sequence[str], has_queue: bool) -> int | None:
+    """The number of ranks that saved a checkpoint; None unless every shard of every rank is complete."""
+    if not _is_archive(checkpoint / "data.pt") or (has_queue and not exists(checkpoint / "transfer_queue")):
+        return None
+    actor, shards = checkpoint / "actor", dict[int, set[tuple[str, int]]]()
     for path in actor.iterdir() if exists(actor) else ():
         match = _SHARD.fullmatch(path.name)
         if match and _is_archive(path):
             shards.setdefault(int(match[2]), set()).add((match[1], int(match[3])))
-    for world_size, present in shards.items():
-        if {(content, rank) for content in contents for rank in range(world_size)} <= present:
+    for ranks, present in shards.items():
+        if {(content, rank) for content in contents for rank in range(ranks)} <= present:
             configs = (actor / "fsdp_config.json", actor / "huggingface" / "config.json")
-            return world_size if any(path.is_file() and path.stat().st_size for path in configs) else None
+            return ranks if any(path.is_file() and path.stat().st_size for path in configs) else None
     return None
 
 

@@ -160,7 +160,7 @@ def prepared_checkpoints(attempt: Mapping[str, Any], composed: Mapping[str, Any]
     contents = [_SHARDS[name] for name in actor["checkpoint"]["load_contents"] if name in _SHARDS]
     loop = composed["trainer"]
     has_queue = bool(loop.get("use_v1")) and loop["v1"]["trainer_mode"] != "sync"
-    return verl_checkpoints.prepare(Path(attempt["checkpoint_dir"]), world_size, contents, has_queue=has_queue)
+    return verl_checkpoints.prepare(Path(attempt["checkpoint_dir"]), world_size, contents, has_queue)
 
 
 def _environment(attempt: Mapping[str, Any], gpus: int) -> dict[str, str]:
