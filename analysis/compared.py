@@ -13,11 +13,11 @@ from functools import cached_property
 import numpy as np
 import pandas as pd
 
+from analysis.counted import gaps, median_of, steps_per_row
 from analysis.planned import PlanRead
 from analysis.ratio import FLOOR, Common, common_steps, means_of_runs
 from analysis.roofline.floors import EQUAL_FLOOR_S
 from analysis.wide import BY_CLOCK, PHASE, ROUNDING, numbers_of, threw_away
-from analysis.windows import gaps, median_of, steps_per_row
 from trainers.logs.hf_work import SAMPLES_PER_STEP
 
 STEP, LONGEST, TOKENS = PHASE + "step", "max_response_length", "response_tokens"
@@ -339,11 +339,3 @@ def mean_of_runs(side: pd.DataFrame, values: pd.Series) -> float:
     """The mean of the runs' means over their steps."""
     known = values.notna()
     return float(means_of_runs(side[known], values[known]).mean()) if known.any() else math.nan
-
-
-def tokens_ratio(one: Compared) -> float:
-    """How many times the baseline's tokens a step the arm generated; NaN where one of them is not known."""
-    if any(side["discarded"].any() for side in one.sides):
-        return math.nan
-    baseline, arm = (mean_of_runs(side, side["tokens"]) for side in one.sides)
-    return ratio(arm, baseline)

@@ -1,24 +1,127 @@
-"""Makes the tables of each arm beside the baseline over the steps that are compared, and the findings about these."""
+"""Makes the tables of each arm beside the baseline over the steps that are compared, and the findings about these.
+
+What a phase costs by the response's length is a line through each run's compared steps, so that a run is one number for
+each of its parts; nothing outside the lengths that both arms have is said.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import pandas as pd
 
-from analysis.compared import SIZES, Compared, column_of, mean_of_runs, ratio, tokens_ratio
+from analysis.compared import SIZES, Compared, column_of, mean_of_runs, ratio
+from analysis.counted import steps_per_row
 from analysis.phases import BETWEEN_STEPS, shown_phase
 from analysis.planned import at, factors_label
-from analysis.ratio import raw
-from analysis.step_costs import crossing
+from analysis.quantiles import students_t
+from analysis.ratio import RunNumbers, interval, raw
 from analysis.wide import OCCASIONAL_S, OWN, PHASE, counted_rows
-from analysis.windows import steps_per_row
 from common.messages import join_first
 from common.verdicts import Verdict, count_of
 from trainers.logs.record import STEPS_LOGGED
 from trainers.timers.tree import TimerTree, in_order
+
+# Fewer steps of a run, or lengths that vary by less of their mean, give no slope.
+LEAST_STEPS, LEAST_VARIATION = 12, 0.02
+# The ends of the lengths that both arms have: this share of each arm's steps lies outside at either end.
+OUTSIDE = 0.1
+# A crossing is looked for at so many lengths; it is printed with two digits.
+PLACES = 1001
+COST_COLUMNS = ["factors", "arm", "path", "label", "per_1000_s", "low", "high", "from_tokens", "to_tokens"]
+
+
+@dataclass(frozen=True)
+class LengthLines:
+    """Seconds against the mean response of a step, one line a run of an arm."""
+
+    slopes: npt.NDArray[np.float64]
+    """By run: seconds for each token of the mean response."""
+    length: npt.NDArray[np.float64]
+    seconds: npt.NDArray[np.float64]
+    """The means of the run's steps."""
+
+    def at(self, length: float) -> npt.NDArray[np.float64]:
+        """Each run's seconds at a length."""
+        found: npt.NDArray[np.float64] = self.seconds + self.slopes * (length - self.length)
+        return found
+
+
+def fitted(side: pd.DataFrame, seconds: pd.Series) -> LengthLines | None:
+    """The lines of an arm's seconds; None where they or the lengths of a run say too little."""
+    rows = pd.DataFrame({"run": side["run"], "length": side["mean_length"], "seconds": seconds})
+    lines = []
+    for _, run in rows[(rows["length"] > 0) & np.isfinite(rows["seconds"])].groupby("run"):
+        x, y = (run[name].to_numpy(float) for name in ("length", "seconds"))
+        if len(run) < LEAST_STEPS or x.std() < LEAST_VARIATION * x.mean():
+            return None
+        slope = float(((x - x.mean()) * (y - y.mean())).sum() / ((x - x.mean()) ** 2).sum())
+        lines.append((slope, x.mean(), y.mean()))
+    return LengthLines(*np.array(sorted(lines)).T) if lines else None
+
+
+def cost_lines(wide: pd.DataFrame, every: Sequence[Compared], trees: Sequence[TimerTree]) -> pd.DataFrame:
+    """One row per factor combination, arm and phase directly under the step, and the step (columns: `COST_COLUMNS`).
+
+    `per_1000_s`: seconds for each thousand tokens of the step's mean response, with its 95% interval; the longest
+    response grows with it. What the line gives at no token is no fixed part: no step had so short responses.
+    """
+    paths = [name.removeprefix(PHASE) for name in wide.columns if name.startswith(PHASE)]
+    shown = [path for path in in_order(paths, trees) if path.count("/") <= 1]
+    rows, done = [], set()
+    for one in every:
+        for side, arm in one.named_sides:
+            if (one.factors, arm) not in done and not side.empty:
+                done.add((one.factors, arm))
+                rows += [(one.factors, arm, *values) for values in _of_phases(wide, side, shown, trees)]
+    return pd.DataFrame(rows, columns=COST_COLUMNS)
+
+
+def _of_phases(
+    wide: pd.DataFrame, side: pd.DataFrame, paths: Sequence[str], trees: Sequence[TimerTree]
+) -> Iterator[tuple[object, ...]]:
+    ends = (float(side["mean_length"].min()), float(side["mean_length"].max()))
+    for path in paths:
+        lines = fitted(side, column_of(wide, side, PHASE + path))
+        if lines is not None:
+            runs, slope = len(lines.slopes), 1000 * float(lines.slopes.mean())
+            half = math.nan
+            if runs > 1:
+                half = 1000 * float(lines.slopes.std(ddof=1)) / math.sqrt(runs) * students_t(runs - 1)
+            yield path, shown_phase(path, trees).label, slope, slope - half, slope + half, *ends
+
+
+def crossing(one: Compared) -> str:
+    """`sglang above 900 tokens a response, vllm below`, where both are resolved at the ends of the common lengths."""
+    baseline, arm = (fitted(side, side["seconds"]) for side in one.sides)
+    if baseline is None or arm is None:
+        return ""
+    lengths = [side["mean_length"].quantile([OUTSIDE, 1 - OUTSIDE]) for side in one.sides]
+    low, high = max(of.iloc[0] for of in lengths), min(of.iloc[1] for of in lengths)
+    faster = [_faster(one, baseline, arm, length) for length in (low, high)]
+    if not low < high or not all(faster) or faster[0] == faster[1]:
+        return ""
+    # The numbers that decide at both ends cross between them.
+    between = np.linspace(low, high, PLACES)
+    above = [np.log(baseline.at(length)).mean() > np.log(arm.at(length)).mean() for length in between]
+    place = float(between[above.index(not above[0])])
+    shown = round(place, 1 - math.floor(math.log10(place)))
+    return f"{faster[1]} above {shown:,.0f} tokens a response, {faster[0]} below"
+
+
+def _faster(one: Compared, baseline: LengthLines, arm: LengthLines, length: float) -> str:
+    """The arm that is faster at a length; "" where that is not resolved."""
+    seconds = baseline.at(length), arm.at(length)
+    if not all((side > 0).all() for side in seconds):
+        return ""
+    low, high = interval(RunNumbers(np.log(seconds[0]), np.log(seconds[1])))
+    return one.arm if low > 1 else one.baseline if high < 1 else ""
+
 
 # The share of the steps whose time between steps must be known for a ratio by the wall clock.
 ENOUGH_KNOWN = 0.9
@@ -99,7 +202,9 @@ def comparison_table(
 
 def _row(wide: pd.DataFrame, one: Compared) -> dict[str, Any]:
     value, steady = math.exp(raw(*one.sides).log_ratio), one.steadiness
-    tokens, walls = zip(*(_of_side(wide, side) for side in one.sides), strict=True)
+    rates, walls = zip(*(_of_side(wide, side) for side in one.sides), strict=True)
+    baseline_tokens, arm_tokens = (mean_of_runs(side, side["tokens"]) for side in one.sides)
+    discarded = any(side["discarded"].any() for side in one.sides)
     counted = counted_rows(wide, "run_id", STEPS_LOGGED)
     steps = steps_per_row(counted).groupby(counted["run_id"]).sum()
     short = [f"{run} ({count_of(int(steps[run]), 'step')})" for run in sorted(one.steps.short)]
@@ -117,11 +222,11 @@ def _row(wide: pd.DataFrame, one: Compared) -> dict[str, Any]:
         "arm": one.arm,
         **one.sizes,
         **dict(zip(RATES[:2], (mean_of_runs(side, side["seconds"]) for side in one.sides), strict=True)),
-        **dict(zip(RATES[2:], tokens, strict=True)),
+        **dict(zip(RATES[2:], rates, strict=True)),
         "raw_speedup": value,
         "median_speedup": steady.median_ratio,
         "wall_speedup": value * ratio(*walls),
-        "tokens_ratio": tokens_ratio(one),
+        "tokens_ratio": math.nan if discarded else ratio(arm_tokens, baseline_tokens),
         "rounding": one.rounding,
         "by_number": one.steps.by_number,
         "short_runs": join_first(short, 4),

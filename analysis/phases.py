@@ -8,8 +8,8 @@ from itertools import product
 
 import pandas as pd
 
+from analysis.counted import mean_of, median_of, steps_per_row
 from analysis.wide import OWN, PHASE, ROUNDING, counted_rows
-from analysis.windows import mean_of, median_of, steps_per_row
 from trainers.logs.record import STEPS_LOGGED
 from trainers.timers.exclusive import parents
 from trainers.timers.tree import Phase, TimerTree, in_order

@@ -212,17 +212,13 @@ def as_shown(value: object) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
 
 
-def _compared(value: object) -> str:
-    """A value as it is compared: a setting that is null and one that a configuration lacks are the same."""
-    return NONE if value is None else as_shown(value)
-
-
 def _known(places: Sequence[TermPlace], values: Sequence[object]) -> dict[tuple[str, str, str], set[str]]:
     """The known values of an arm with its own factors at a point."""
     found: dict[tuple[str, str, str], set[str]] = defaultdict(set)
     for place, value in zip(places, values, strict=True):
         if value != UNKNOWN:
-            found[place.arm, place.label, place.point].add(_compared(value))
+            # A setting that is null and one that a configuration lacks are the same.
+            found[place.arm, place.label, place.point].add(NONE if value is None else as_shown(value))
     return found
 
 

@@ -12,10 +12,10 @@ from collections.abc import Sequence
 import pandas as pd
 
 from analysis.compared import TOKENS
+from analysis.counted import mean_of, missing_before, steps_per_row
 from analysis.roofline.setup import setup_of
 from analysis.runs import Run
 from analysis.wide import PHASE
-from analysis.windows import mean_of, missing_before, steps_per_row
 from common.verdicts import count_of
 from trainers.logs.hf_work import SAMPLES_PER_STEP
 from trainers.logs.record import STEPS_LOGGED

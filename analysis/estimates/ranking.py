@@ -9,12 +9,12 @@ from typing import Any
 import pandas as pd
 
 from analysis.compared import LONGEST, STEP, TOKENS
+from analysis.counted import steps_per_row
 from analysis.estimates.comparable import different_conditions
 from analysis.planned import PlanRead, at, factors_key, factors_label, factors_of
 from analysis.ratio import interval, raw
 from analysis.runs import Run, rows_of
 from analysis.wide import counted_rows
-from analysis.windows import steps_per_row
 from trainers.logs.record import STEPS_LOGGED
 
 COLUMNS = ["workload", "factors", "arm", "runs", "step_s", "ratio", "low", "high", "why"]

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 import pandas as pd
 
 from analysis.compared import compared
-from analysis.comparison_tables import comparison_table, phase_speedups
-from analysis.cost import cost_table
+from analysis.comparison_tables import comparison_table, cost_lines, phase_speedups
+from analysis.cost import cost_table, per_gpu_table
 from analysis.counted import wide_steps
 from analysis.estimates.comparable import comparable
 from analysis.estimates.estimate_table import PER_STEP, UNNUMBERED, estimate_table
@@ -20,7 +20,6 @@ from analysis.estimates.gate import gate_table, reward_verdicts
 from analysis.estimates.ranking import ranking_lines, ranking_table
 from analysis.machines import disturbance_verdicts, disturbances
 from analysis.mismatch import mismatch_table
-from analysis.per_gpu import per_gpu_table
 from analysis.phases import phase_table, sums_table
 from analysis.planned import PlanRead, read_plan, without_unneeded
 from analysis.report.provenance import runs_table
@@ -29,7 +28,6 @@ from analysis.reported_terms import origin_verdicts, terms_table, with_reported
 from analysis.roofline.floors import with_floors
 from analysis.roofline.setup import setup_of
 from analysis.runs import Run, read_runs
-from analysis.step_costs import cost_lines
 from analysis.token_ledger import loops_table
 from analysis.verdict.arm_verdict import ArmVerdict
 from analysis.verdict.verdict_table import VerdictEvidence, arm_verdicts, with_engines_alone

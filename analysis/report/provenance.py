@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from analysis.compared import TOKENS
+from analysis.counted import mean_of, steps_per_row
 from analysis.report.tables import Column, Table, count, records_of, shown_table, text
 from analysis.reported_terms import origin_of
 from analysis.runs import Run
 from analysis.wide import PHASE, counted_rows, threw_away
-from analysis.windows import mean_of, steps_per_row
 from common.dotted import as_mapping
 from common.errors import UserError
 from common.files import ROOT, fingerprint_of, read_json_object

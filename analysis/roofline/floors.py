@@ -14,11 +14,11 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from analysis.counted import mean_of, steps_per_row
 from analysis.planned import at
 from analysis.roofline.setup import DecodeSetup, setup_of
 from analysis.runs import Run
 from analysis.wide import OWN, counted_rows, numbers_of, threw_away
-from analysis.windows import mean_of, steps_per_row
 from common.gpus import gpu_of
 from common.verdicts import Verdict
 from trainers.logs.record import STEPS_LOGGED

@@ -86,6 +86,8 @@ class _SetupReader:
         names = [gpu.get("name") if isinstance(gpu, Mapping) else gpu for gpu in gpus] if isinstance(gpus, list) else []
         self.reported = [known_name(name) or name for name in names if isinstance(name, str) and name]
         self.reported_gpu = " and ".join(sorted({*self.reported}))
+        stated = [of.get("gpu") for of in (self.declared, self.workload)]
+        self.declared_gpu, self.meant_gpu = (known_name(str(name)) or str(name) if name else None for name in stated)
         asked_for = self._stated(self.settings)
         # An imported run says what its source contains; the settings it was asked for are the experiment's.
         self.own = self._stated(own) if self.imported else asked_for
@@ -125,7 +127,7 @@ class _SetupReader:
         limit = self.engine.max_sequences_option
         at_once = self.engine_settings.get(limit) or self.settings.get(self.engine_prefix + limit)
         return DecodeSetup(
-            gpu=self.reported_gpu or _gpu_name(self.declared) or _gpu_name(self.workload),
+            gpu=self.reported_gpu or self.declared_gpu or self.meant_gpu,
             gpus=gpus,
             nodes=nodes,
             tensor_parallel=parallel,
@@ -162,7 +164,7 @@ class _SetupReader:
     def _contradicted(self) -> Iterator[str]:
         """Where an import declares another number, GPU or model than the run itself says."""
         declared: dict[str, Any] = {word: positive_int(self.declared.get(word)) for word in _COUNTS}
-        declared |= {"gpu": _gpu_name(self.declared), "model": self.declared.get("model")}
+        declared |= {"gpu": self.declared_gpu, "model": self.declared.get("model")}
         for word, said in declared.items():
             own = self.reported_gpu if word == "gpu" else self.own[word]
             if not (said and own) or (word in _MACHINES and (self.separate or self.beside)):
@@ -212,11 +214,6 @@ class _SetupReader:
         for option, why in of_engine.items():
             if any(key.startswith(f"{option}.") for key in on):
                 yield f"the floor with {option}: {why}"
-
-
-def _gpu_name(declared: Mapping[str, Any]) -> str | None:
-    name = declared.get("gpu")
-    return (known_name(str(name)) or str(name)) if name else None
 
 
 def _product(numbers: Mapping[str, Any], words: tuple[str, str]) -> int | None:

@@ -15,10 +15,11 @@ import pandas as pd
 
 from analysis.compared import STEP, Compared, column_of, mean_of_runs
 from analysis.comparison_tables import COMPARISON_COLUMNS
+from analysis.cost import PerGpu, per_gpu_lines, per_gpu_of
+from analysis.counted import steps_per_row
 from analysis.estimates.estimate_table import EQUAL_WORK, PER_STEP
 from analysis.estimates.gate import COLUMNS, LABELS, worse_arms
 from analysis.mismatch import Mismatch, jumps, mismatch_line, mismatch_of
-from analysis.per_gpu import PerGpu, per_gpu_lines, per_gpu_of
 from analysis.phases import shown_phase
 from analysis.planned import PlanRead, factors_label
 from analysis.runs import rows_of
@@ -27,7 +28,6 @@ from analysis.verdict.arm_verdict import NO_SPAN, ArmVerdict, Caveat, Ratio, rat
 from analysis.verdict.caveats import MOST_NAMES, JudgedPlace, caveats_of
 from analysis.verdict.claim import AT_EQUAL_WORK, LEAST_STEPS_FOR_LIKELY, UNITS, Claim, claim_from, direction
 from analysis.wide import OWN, PHASE
-from analysis.windows import steps_per_row
 from common.findings import Finding, Preflight
 from common.messages import join_first
 from common.verdicts import Verdict, count_of

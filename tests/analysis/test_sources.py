@@ -5,7 +5,7 @@ import json
 import make_results
 import pytest
 
-from analysis.attempts import read_metrics_jsonl
+from analysis.collect import read_metrics_jsonl
 from analysis.sources.wandb_files import read_wandb_offline_folder
 from common.errors import UserError
 

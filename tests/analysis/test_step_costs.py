@@ -9,7 +9,7 @@ from test_estimates import arm_rows, plan
 from test_verdict import caveats, said
 
 from analysis.compared import compared
-from analysis.step_costs import cost_lines
+from analysis.comparison_tables import cost_lines
 from trainers.registry import tree_named
 
 TREE = tree_named("verl 0.4.1")
