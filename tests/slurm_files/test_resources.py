@@ -35,8 +35,7 @@ def told(on_slurm=True, **given):
         ({"hang_factor": "-1"}, "hang_factor '-1' is not a number of 0 or more"),
         ({"mem_mb": "much"}, "mem_mb 'much' is not a size; write MB (1500000), 1500GB or 1500GiB"),
         ({"mem_mb": "f(wildcards)"}, "mem_mb 'f(wildcards)' is not a size"),
-        ({"mem": "1G"}, "train: has mem_mb and mem, which mean the same"),
-        ({"mem_mb": "", "mem": "1GiB"}, "write mem_mb: 1GiB under set-resources: train:"),
+        ({"mem": "1G"}, "train: has no key mem; did you mean mem_mb? Correct it under set-resources: train:"),
         ({"gres": "--gres=gpu:8"}, "gres '--gres=gpu:8' is not Slurm's syntax, gpu[:type][:number]; write gpu:8 "),
         ({"gres": "gpu:h100:many"}, "is not Slurm's syntax"),
         ({"account": "x"}, "train: has no key account; did you mean slurm_account? Correct it under set-resources: tr"),
@@ -70,7 +69,6 @@ def test_a_time_is_read_as_people_and_slurm_write_it(text, minutes):
 def test_memory_is_read_with_its_unit(text, megabytes):
     assert megabytes_of(text) == megabytes
     assert read_request({"mem_mb": text}, on_slurm=False).site["mem_mb"] == megabytes
-    assert read_request({"mem_mib": "1000"}, on_slurm=False).site["mem_mb"] == 1000
 
 
 @pytest.mark.parametrize(

@@ -41,7 +41,7 @@ NO_LONGER_USED = {
     "node_speed_s": "`srun dcgmi diag -r 3` and NCCL's all_reduce_perf measure a node's GPUs",
 }
 """Keys of earlier releases, and what to use instead. They are named once and ignored."""
-_SNAKEMAKES = ("mem", "mem_mib", "disk", "disk_mb", "disk_mib", "tmpdir")
+_SNAKEMAKES = ("disk", "disk_mb", "disk_mib", "tmpdir")
 # The key that people mean by another name: keys of Snakemake's Slurm plugin, of sbatch and of submitit.
 _MEANT = {
     "slurm_account": "account project slurm_project",
@@ -49,7 +49,7 @@ _MEANT = {
     "gres": "gpu gpus gpu_model gpus_per_node slurm_gres gpus_per_task tasks_per_gpu",
     "nodes": "num_nodes node_count slurm_nodes",
     "cpus_per_task": "cpu cpus ncpus threads slurm_cpus cpus_per_gpu cores tasks ntasks tasks_per_node mpi",
-    "mem_mb": "memory mem_gb mem_mb_per_cpu mem_per_cpu slurm_mem",
+    "mem_mb": "mem mem_mib memory mem_gb mem_mb_per_cpu mem_per_cpu slurm_mem",
     "runtime": "time walltime time_min timeout timeout_min time_limit slurm_time",
     "slurm_extra": "extra sbatch_args sbatch_options slurm_args exclusive comment clusters cluster slurm_cluster",
     **{name: f"slurm_{name}" for name in ("qos", "constraint", "reservation", "nodelist", "exclude")},
@@ -92,14 +92,11 @@ def read_request(given: Mapping[str, str], others: Container[str] = (), on_slurm
             return None
 
     extra = value_of("slurm_extra", lambda text: _extra(text, texts), {})
-    sizes = [key for key in ("mem_mb", "mem", "mem_mib") if key in texts]
-    if len(sizes) > 1:
-        errors.append(RequestError(f"train: has {' and '.join(sizes)}, which mean the same", f"keep one {WHERE}"))
     site = {
         **{flag: texts.get(key, "") for key, flag in TEXTS.items()},
         "setup": str(ROOT / Path(texts["setup"]).expanduser()) if "setup" in texts else "",
         "nodes": value_of("nodes", lambda text: _whole("nodes", text), 1),
-        "mem_mb": value_of(sizes[0], lambda text: megabytes_of(text, sizes[0]), 0) if sizes else 0,
+        "mem_mb": value_of("mem_mb", megabytes_of, 0),
         "runtime": value_of("runtime", minutes_of, 0),
         "private_nodes": value_of("private_nodes", _yes_or_no, False),
         **({"extra": extra} if extra else {}),

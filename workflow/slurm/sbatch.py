@@ -198,7 +198,7 @@ def misread_time(raw: str, minutes: str) -> RequestError:
     )
 
 
-def megabytes_of(text: str, key: str = "mem_mb") -> int:
+def megabytes_of(text: str) -> int:
     """The number of `sbatch --mem=<number>M`, of `1500000`, `1500G`, `1.5TB`, `1400GiB`.
 
     sbatch's M is 1024 * 1024 bytes: a size in GiB is exact. GB are read as Snakemake reads `mem`, whose 1500 GB are
@@ -206,11 +206,7 @@ def megabytes_of(text: str, key: str = "mem_mb") -> int:
     """
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(I?)B?", text.strip().upper())
     if match is None:
-        raise RequestError(f"{key} {text!r} is not a size", f"write MB (1500000), 1500GB or 1500GiB {WHERE}")
-    if match[3] and key == "mem":
-        raise RequestError(
-            f"mem {text!r}: Snakemake makes MB of it, and sbatch would ask for 5% more", f"write mem_mb: {text} {WHERE}"
-        )
+        raise RequestError(f"mem_mb {text!r} is not a size", f"write MB (1500000), 1500GB or 1500GiB {WHERE}")
     power = "KMGT".index(match[2] or "M") - 1
     # sbatch, too, takes a part of an M for a whole one.
     return math.ceil(Decimal(match[1]) * Decimal(1024 if match[3] else 1000) ** power)

@@ -1,35 +1,30 @@
-"""Several nodes: what a task knows of its place and of the others, and what it ends; their Ray is in tests/slurm."""
+"""Several nodes: what a task knows of its place and of the others, and who died first, whoever tells it.
+
+The nodes are tasks in this process; their trainers are small programs. Their Ray is in tests/slurm/test_nodes.py.
+"""
 
 import json
 import os
-import signal
-import subprocess
 import sys
 import tempfile
 import time
 from dataclasses import replace
 from pathlib import Path
 
-import psutil
 import pytest
 
 from workflow.job import ray as subject
 from workflow.job import rendezvous
 from workflow.job.place import Place, expand_hosts
-from workflow.job.processes import end_processes, start_in_session
 from workflow.job.ray import RayHead
 from workflow.job.rendezvous import RendezvousError
+from workflow.job.torchrun import RanksHead, RanksWorker
 
 from .run_bench import task_setup
 
-pytestmark = pytest.mark.promise("a-job-over-two")
+pytestmark = pytest.mark.promise("a-job-over-two", "a-trainer-of-several")
 
 SLURM = {"SLURM_NNODES": "2", "SLURM_JOB_NODELIST": "nowhere[1-2]", "SLURM_CPUS_PER_TASK": "3"}
-
-
-def gone(processes):
-    _, alive = psutil.wait_procs(processes, timeout=60)
-    return not [process for process in alive if process.is_running() and process.status() != psutil.STATUS_ZOMBIE]
 
 
 def test_what_keeps_ray_from_starting_is_told(tmp_path):
@@ -105,31 +100,76 @@ def test_rays_folder_is_under_the_jobs_own_if_sockets_can_have_such_a_path(tmp_p
     temporary.rmdir()
 
 
-def test_only_the_processes_of_a_life_are_ended(tmp_path):
-    """This process adopts what sheds its parents, its session and its environment, and knows whose it is not."""
-    # One write for the whole line: two of these share a file.
-    sleep = "import os, time; os.write(1, b'%d\\n' % os.getpid()); time.sleep(600)"
-    strays = f"""
-import subprocess, sys
-subprocess.Popen([sys.executable, "-c", {sleep!r}], env={{}}, start_new_session=True)
-deaf = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); " + {sleep!r}
-subprocess.Popen([sys.executable, "-c", deaf], start_new_session=True)
-"""
-    more = {"cwd": tmp_path, "env": os.environ}
-    foreign = subprocess.Popen([sys.executable, "-c", sleep], stdout=subprocess.DEVNULL, start_new_session=True)
-    other = start_in_session([sys.executable, "-c", sleep], log=tmp_path / "other", **more)
-    left = start_in_session([sys.executable, "-c", strays], log=tmp_path / "left", **more)
-    try:
-        left.wait(60)
-        while len(found := (tmp_path / "left").read_text().split()) < 2:
+# A process for each GPU ----------------------------------------------------------------------------------------------
+
+
+def setup_of(folder, rank):
+    return task_setup(folder, ("gpu1", "gpu2"), rank, SLURMD_NODENAME=f"gpu{rank + 1}")
+
+
+class Nodes:
+    """Both tasks, of which the second runs a program."""
+
+    def __init__(self, folder, program):
+        self.head = RanksHead(setup_of(folder, 0), 1)
+        self.worker = RanksWorker(setup_of(folder, 1), 1, lambda attempt: [sys.executable, "-c", program, str(attempt)])
+        self.head.start(folder)
+        self.worker.join()
+        self.head.wait_for_nodes()
+
+    def died(self):
+        """What the second says, or that it is over."""
+        while (died := self.worker.poll()) is None and not self.worker.over:
             time.sleep(0.05)
-        processes = [psutil.Process(int(pid)) for pid in found]
-        end_processes(left, grace_s=0.5)
-        assert gone(processes)
-        assert other.poll() is None and foreign.poll() is None
-        end_processes(other, grace_s=60)
-        assert other.wait(5) == -signal.SIGTERM and foreign.poll() is None
-    finally:
-        for process in (foreign, other, left):
-            process.kill()
-            process.wait()
+        return died
+
+
+@pytest.fixture
+def made():
+    nodes = []
+    yield nodes
+    for one in nodes:
+        one.head.close()
+        one.worker.close()
+
+
+@pytest.mark.parametrize(
+    ("program", "code", "words"),
+    [
+        ("import os; os.kill(os.getpid(), 9)", -9, "rank 1 of 2 on gpu2 was killed by SIGKILL (see "),
+        ("import sys; sys.exit('error: no GPU here')", 1, "ended with exit code 1: no GPU here (see "),
+        ("import sys; print('error: no', file=sys.stderr); sys.exit(2)", 2, "ended with exit code 2: no (see "),
+    ],
+)
+def test_a_process_that_dies_elsewhere_is_named(made, tmp_path, program, code, words):
+    made.append(nodes := Nodes(tmp_path, program))
+    died = nodes.died()
+    assert died is not None and words in died
+    while (heard := nodes.head.poll()) is None:
+        time.sleep(0.05)
+    assert heard == died
+    # Rank 0 lost its connection, and ended with 1.
+    assert nodes.head.culprit(1) == (died, code)
+
+
+def test_a_stopped_process_elsewhere_is_no_failure(made, tmp_path):
+    made.append(nodes := Nodes(tmp_path, "import sys; sys.exit(75)"))
+    nodes.worker._process.wait(60)
+    assert nodes.worker.poll() is None and nodes.head.poll() is None
+    nodes.head.close()
+    assert nodes.died() is None and nodes.worker.over
+
+
+def test_a_node_that_falls_silent_is_lost_and_one_that_goes_on_is_not(made, tmp_path, monkeypatch):
+    made.append(nodes := Nodes(tmp_path, "import time; time.sleep(600)"))
+    nodes.worker.poll()
+    assert nodes.head.poll() is None
+    clock, slept = time.monotonic, 0.0
+
+    def sleep(seconds):
+        nonlocal slept
+        slept += 5
+
+    monkeypatch.setattr(rendezvous.time, "monotonic", lambda: clock() + slept)
+    monkeypatch.setattr(rendezvous.time, "sleep", sleep)
+    assert nodes.head.culprit(1) == ("rank 1 (gpu2) has not written its status for 120 s", None), "nobody polls it"
