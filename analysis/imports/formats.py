@@ -42,6 +42,8 @@ _PACKED = {
 }
 
 
+# The identifier at the head of wandb's own files.
+_OF_WANDB = b":W&B"
 _SHEETS = (".xlsx", ".xls", ".ods")
 
 
@@ -85,7 +87,7 @@ def read_source(
     path = _existing(source)
     if (log := _captured_log(path)) is not None:
         return with_files_beside(read_source(str(log), form, names, cache, step_seconds, trainer, unit), log.parent)
-    form = _require_format(path, form) if form else format_of(source)
+    form = format_of(source, form)
     if form == FORMAT_OFFLINE:
         return read_wandb_offline_folder(path)
     if form == event_files.FORMAT:
@@ -107,19 +109,41 @@ def read_source(
     return found
 
 
-def format_of(source: str) -> str:
-    """A source's format, detected by its content; the `UserError` lists the known formats."""
-    path = _existing(source)
-    path = _captured_log(path) or path
-    if path.is_dir() or path.suffix == ".wandb":
-        return event_files.FORMAT if has_event_files(path) else FORMAT_OFFLINE
-    if (found := next(_formats_in(path), None)) is not None:
-        return found
-    _require_readable_console(path, source)
+def format_of(source: str, given: str | None = None) -> str:
+    """A source's format, detected by its content, or the given one; the `UserError` lists the known formats."""
+    if (form := _format_shown(source, given)) is not None:
+        return form
     known = "\n".join(f"  {name}: {what}" for name, what in formats().items())
     raise UserError(
-        f"{source}: no training step of any known format was found; {_appearance(path)}. What can be imported:\n{known}"
+        f"{source}: no training step of any known format was found; {_appearance(_existing(source))}. What can be "
+        f"imported:\n{known}"
     )
+
+
+def _format_shown(source: str, given: str | None, whole: bool = True) -> str | None:
+    """The format that a source's content shows, or the given one; None for a file that shows none.
+
+    `whole`: also beyond a file's first part. `UserError` where a file is of other formats than the given one.
+    """
+    path = _existing(source)
+    path = _captured_log(path) or path
+    if path.is_dir():
+        if given not in (None, FORMAT_OFFLINE, event_files.FORMAT):
+            raise UserError(f"{path} is a folder, but {given} is {formats()[given]}: name the file in it")
+        return given or (event_files.FORMAT if has_event_files(path) else FORMAT_OFFLINE)
+    found = None
+    for detected in _formats_in(path, whole):
+        if given in (None, detected):
+            return detected
+        found = found or detected
+    if given and found:
+        raise UserError(
+            f"{path} is {found} by its content ({formats()[found]}), and import.format says {given} "
+            f"({formats()[given]}): correct import.format, or leave it out"
+        )
+    if given is None:
+        _require_readable_console(path, source)
+    return given
 
 
 def has_event_files(path: Path) -> bool:
@@ -136,14 +160,9 @@ def _captured_log(path: Path) -> Path | None:
 
 def require_known(source: str, form: str | None) -> None:
     """`UserError` where a local source is missing, or its first part shows that it cannot be read."""
-    path = _existing(source)
     try:
-        if path.is_dir() and form is None and not has_event_files(path) and captured_log(path) is None:
-            run_files(path)
-        elif form is not None and path.suffix != ".wandb":
-            _require_format(_captured_log(path) or path, form, whole=False)
-        elif path.is_file() and path.suffix != ".wandb" and next(_formats_in(path, whole=False), None) is None:
-            _require_readable_console(path, source)
+        if _format_shown(source, form, whole=False) == FORMAT_OFFLINE:
+            run_files(_existing(source))
     except OSError as error:
         raise UserError(f"{source} cannot be read ({error.strerror or error})") from None
 
@@ -185,31 +204,6 @@ def _require_readable_console(path: Path, source: str) -> None:
         )
 
 
-def _require_format(path: Path, form: str, whole: bool = True) -> str:
-    """The given format; `UserError` where a file is of others, and not of it."""
-    if path.is_dir():
-        if form not in (FORMAT_OFFLINE, event_files.FORMAT):
-            raise UserError(f"{path} is a folder, but {form} is {formats()[form]}: name the file in it")
-        return form
-    with path.open("rb") as file:
-        head = file.read(4096)
-    _require_unpacked(path, head)
-    if b"\0" in head and not event_files.is_event_file(path, head):
-        # wandb's own file, which also contains printed lines.
-        return form
-    found = None
-    for detected in _formats_in(path, whole):
-        if detected == form:
-            return form
-        found = found or detected
-    if found is not None:
-        raise UserError(
-            f"{path} is {found} by its content ({formats()[found]}), and import.format says {form} "
-            f"({formats()[form]}): correct import.format, or leave it out"
-        )
-    return form
-
-
 def _formats_in(path: Path, whole: bool = True) -> Iterator[str]:
     """The formats that a file's content shows, the first one first; `whole`: beyond its head, too."""
     with path.open("rb") as file:
@@ -217,6 +211,10 @@ def _formats_in(path: Path, whole: bool = True) -> Iterator[str]:
     _require_unpacked(path, head)
     if event_files.is_event_file(path, head):
         yield event_files.FORMAT
+        return
+    if path.suffix == ".wandb" or head.startswith(_OF_WANDB):
+        # Its records contain printed lines, too.
+        yield FORMAT_OFFLINE
         return
     lines = head.splitlines(keepends=True)
     texts = [line.strip() for line in head.removeprefix(codecs.BOM_UTF8).decode(errors="replace").split("\n")]
