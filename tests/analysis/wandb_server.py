@@ -41,11 +41,11 @@ class Asked:
     variables: dict[str, Any]
 
 
-# Looks at a question and at how often its operation was asked before; an HTTP status to answer with, or None.
-
-
 class WandbServer:
-    """The server; `with` starts and ends it."""
+    """The server; `with` starts and ends it.
+
+    `fault` is given a question and how often its operation was asked before; it returns an HTTP status, or None.
+    """
 
     def __init__(self, runs, fault=None):
         self.runs = dict(runs)
@@ -123,37 +123,25 @@ class WandbServer:
     def _graphql(self, asked):
         v = asked.variables
         if asked.operation == "Viewer":
-            return {
-                "data": {
-                    "viewer": {
-                        "id": "1",
-                        "entity": "me",
-                        "username": "me",
-                        "email": "me@example.com",
-                        "flags": "{}",
-                        "teams": {"edges": []},
-                    }
-                }
-            }
+            me = {"id": "1", "entity": "me", "username": "me", "email": "me@example.com", "flags": "{}"}
+            return {"data": {"viewer": {**me, "teams": {"edges": []}}}}
         if asked.operation == "ServerFeaturesQuery":
             return {"data": {"serverInfo": {"features": []}}}
         name = f"{v.get('entity')}/{v.get('project')}/{v.get('name') or v.get('run') or v.get('runName')}"
         run = self.runs.get(name)
-        if run is None:
-            return {"data": {"project": None}}
-        return {"data": {"project": {"internalId": "7", "run": self._about(asked, name, run)}}}
+        return {"data": {"project": run and {"internalId": "7", "run": self._about(asked, name, run)}}}
 
     def _about(self, asked, name, run):
         """The answer about one run, and nothing for what samples a history."""
         v = asked.variables
         if asked.operation == "Run":
+            none = dict.fromkeys(("sweepName", "group", "jobType", "description", "notes"))
+            times = {"createdAt": "2026-01-01T00:00:00", "heartbeatAt": run.heartbeat}
             return {
                 "id": "UnVuOg==", "projectId": "7", "name": name.split("/")[-1], "displayName": "shown", "tags": [],
-                "sweepName": None, "state": run.state, "config": json.dumps(run.config), "group": None, "jobType": None,
-                "commit": "abc123", "readOnly": False, "createdAt": "2026-01-01T00:00:00", "heartbeatAt": run.heartbeat,
-                "description": None, "notes": None, "systemMetrics": "{}", "summaryMetrics": json.dumps(run.summary),
-                "historyLineCount": len(run.rows), "user": {"name": "me", "username": "me"},
-                "historyKeys": self._keys(run),
+                "state": run.state, "config": json.dumps(run.config), "commit": "abc123", "readOnly": False,
+                "systemMetrics": "{}", "summaryMetrics": json.dumps(run.summary), "historyLineCount": len(run.rows),
+                "user": {"name": "me", "username": "me"}, "historyKeys": self._keys(run), **none, **times,
             }  # fmt: skip
         if asked.operation == "RunHistoryKeys":
             return {"historyKeys": self._keys(run)}
@@ -166,25 +154,21 @@ class WandbServer:
             return {"history": [json.dumps(r) for r in wanted[: v["pageSize"]]]}
         if asked.operation == "RunFiles":
             found = [f for f in run.files if not v.get("fileNames") or f in v["fileNames"]]
-            nodes = [
-                {
-                    "id": f,
-                    "name": f,
-                    "url": f"{self.url}/files/{name}/{f}",
-                    "directUrl": f"{self.url}/files/{name}/{f}",
-                    "sizeBytes": str(len(run.files[f])),
-                    "mimetype": "",
-                    "updatedAt": None,
-                    "md5": "",
-                }
-                for f in found
-            ]
+            edges = [{"node": self._file(name, f, run.files[f]), "cursor": ""} for f in found]
             page = {"endCursor": None, "hasNextPage": False}
-            return {
-                "fileCount": len(found),
-                "files": {"edges": [{"node": n, "cursor": ""} for n in nodes], "pageInfo": page},
-            }
+            return {"fileCount": len(found), "files": {"edges": edges, "pageInfo": page}}
         raise AssertionError(f"the stand-in has no answer to {asked}")
+
+    def _file(self, name, file, content):
+        place = dict.fromkeys(("url", "directUrl"), f"{self.url}/files/{name}/{file}")
+        return {
+            "id": file,
+            "name": file,
+            "sizeBytes": str(len(content)),
+            "mimetype": "",
+            "updatedAt": None,
+            "md5": "",
+        } | place
 
     def _keys(self, run):
         return {"lastStep": max((r["_step"] for r in run.rows), default=-1), "sets": [], "keys": {}}
