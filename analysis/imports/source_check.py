@@ -75,7 +75,12 @@ def trainer_of_source(part: Imported) -> tuple[tuple[str, ...], str] | None:
 
 
 def trainers_by_data(read: SourceRead) -> list[str]:
-    """The trainers whose declared timers are most of a source's; none if they are fewer than half of them."""
+    """The trainer whose names a source's rows have, else those whose declared timers are most of it.
+
+    None where the declared timers are fewer than half of a source's.
+    """
+    if read.written_by:
+        return [read.written_by]
     first = next(iter(read.records.values()), None)
     if first is None:
         return []

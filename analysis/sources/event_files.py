@@ -210,8 +210,7 @@ def read_event_files(path: Path, step_seconds: str | None = None, unit: str | No
             f"run ended before its first step, or logs elsewhere. Name another folder, or import another log{unread}"
         )
     read = steps_of_lives([life.history for life in lives], str(path), from_scratch=False)
-    known = [read.written_by] if read.written_by else trainers_by_data(read)
-    if len(known) == 1:
+    if len(known := trainers_by_data(read)) == 1:
         read.written_by = known[0]
     found = Imported(read, FORMAT)
     if not known or any(step_seconds in record.scalars for record in read.records.values()):

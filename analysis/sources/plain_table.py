@@ -123,7 +123,7 @@ def _of_known_trainer(cells: pd.DataFrame, path: Path) -> Imported | None:
         for step, (line, *row) in zip(counts, frame.itertuples(name=None), strict=True)
     )
     read = steps_of(rows, path.name)
-    writers = [read.written_by] if read.written_by else trainers_by_data(read)
+    writers = trainers_by_data(read)
     names = trainer_named(writers[0]).logs.rows if len(writers) == 1 else None
     # A table may lack the column that times these steps.
     untimed = names is not None and not any(TIMERS + names.total in one.scalars for one in read.records.values())

@@ -63,7 +63,7 @@ class Read:
         self.lines = [one.line for one in records.values()]
         self.elapsed_s = [one.elapsed_s for one in records.values()]
         self.format, self.config, self.versions = first.format, first.config, first.versions
-        self.overrides = first.overrides
+        self.overrides, self.hardware, self.git = first.overrides, first.hardware, first.git
         samples = next(iter(records.values())).samples if records else {}
         self.samples = {name: [len(some), round(sum(some) / len(some), 6)] for name, some in samples.items()}
         self.selected, (self.column, self.unit) = first.selected, (first.column or {"": None, "unit": None}).values()

@@ -8,7 +8,6 @@ import time
 import pytest
 
 from analysis.imports.one_run import configurations
-from analysis.sources.wandb_facts import git_in, hardware_in
 from analysis.sources.wandb_files import read_wandb_offline_folder, records
 from analysis.sources.wandb_rows import History, steps_of_lives
 from common.errors import UserError
@@ -97,15 +96,11 @@ def test_each_attempts_configuration_counts_from_its_first_step_on(folder):
     assert first == found.config and changed["changed"] == {"algorithm.use_kl": [False, True]}
 
 
-@pytest.mark.parametrize("name", ["one/wandb", "one"])
-def test_the_folder_above_is_found_too(folder, name):
-    assert list(read_wandb_offline_folder(folder / name).read.records) == [1, 2, 3, 4, 5]
-
-
-def test_one_attempt_alone_by_folder_or_file(folder):
+def test_a_folder_above_has_all_attempts_and_an_attempts_folder_or_file_its_own(folder):
     first = sorted((folder / "one" / "wandb").glob("offline-run-*"))[0]
-    assert list(read_wandb_offline_folder(first).read.records) == [1, 2, 3]
-    assert list(read_wandb_offline_folder(next(first.glob("run-*.wandb"))).read.records) == [1, 2, 3]
+    assert list(read_wandb_offline_folder(folder / "one" / "wandb").read.records) == [1, 2, 3, 4, 5]
+    for own in (first, next(first.glob("run-*.wandb"))):
+        assert list(read_wandb_offline_folder(own).read.records) == [1, 2, 3]
 
 
 @pytest.mark.parametrize("size", [0, 7])
@@ -165,20 +160,3 @@ def test_counters_of_attempts_that_went_on_are_compared_too(tmp_path):
         second = [row(begins, tokens, 3.0, 0.4) | {"train/global_step": begins}]
         found = steps_of_lives([History(rows_of(rows, tmp_path)) for rows in (first, second)], "run")
         assert [v.code for v in found.verdicts] == expected and found.records[begins].resumed
-
-
-def test_metadata_of_a_gpu_node():
-    """As wandb's server and its offline records spell it (wandb-metadata.json of 0.16 to 0.31)."""
-    each = {"name": "NVIDIA H100 80GB HBM3", "memoryTotal": "85520809984", "cudaCores": 16896}
-    about = {"host": "gpu1", "gpu": "NVIDIA H100 80GB HBM3", "gpu_count": 2, "gpu_nvidia": [each, each]}
-    gpu = {"name": "NVIDIA H100 80GB HBM3", "memory_gib": 79.6}
-    assert hardware_in(about)["gpus"] == [gpu, gpu]
-    assert hardware_in({"gpu": "NVIDIA A100", "gpu_count": 2, "memory": {"total": 251.5}}) == {
-        "memory_gib": 251.5,
-        "gpus": [{"name": "NVIDIA A100"}] * 2,
-    }
-    assert git_in({"git": {"remote": "https://u:t@host/x.git", "commit": "abc"}}) == {
-        "remote": "https://[hidden]@host/x.git",
-        "commit": "abc",
-    }
-    assert git_in({}) is None and hardware_in({}) == {}
