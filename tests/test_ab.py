@@ -15,7 +15,7 @@ from tests.patience import run as run_patiently
 from tests.programs import executable
 from tests.trainers.command.script_bench import CONSOLE, FORMATS, program
 from trainers.command.driver import keep, prepared
-from workflow.checks.refused_jobs import _kinds
+from workflow.checks.slurm_checks import _kinds
 from workflow.cli import main
 from workflow.config.plan import load_plan
 from workflow.slurm.site import read_site

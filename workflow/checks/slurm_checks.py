@@ -2,28 +2,45 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any
 
 from common.files import user_name
-from common.findings import Finding
 from workflow.checks import Outcome, SiteCheck, Unchecked, lacking, site_finding
-from workflow.checks.refused_jobs import refusals
 from workflow.head.train_rule import exposed, machine_lacks, request_errors
+from workflow.preflight.texts import finding
 from workflow.preflight.variables import exported
 from workflow.slurm import commands as slurm
 from workflow.slurm.commands import SlurmError, seconds_of
-from workflow.slurm.request import Request
+from workflow.slurm.request import Request, read_request, sbatch_options
 from workflow.slurm.sbatch import WHERE
 from workflow.slurm.site import Site
 
 PROGRAMS = ("sbatch", "squeue", "scontrol", "scancel")
 _NEVER = "the job would be rejected, or wait forever, after the stacks are built"
 _EXPOSED = "nothing starts before you have said so: another user's program could run as you, with your files and keys"
+
+# Part of Slurm's message -> the profile's keys that it concerns.
+_KEYS = {
+    "account": "slurm_account",
+    "qos": "qos",
+    "partition": "slurm_partition",
+    "feature|constraint": "constraint",
+    "reservation": "reservation",
+    "gres|generic": "gres",
+    "time limit|wall": "runtime",
+    "memory": "mem_mb",
+    "cpu count|processors": "cpus_per_task",
+    "node name|node list": "nodelist or exclude",
+    "option|argument|license": "slurm_extra",
+    "": "gres, cpus_per_task, mem_mb or constraint",
+}
+_NO_ANSWER = re.compile("configuration source|fetch.config|No such file", re.IGNORECASE)
 
 
 @dataclass
@@ -120,18 +137,13 @@ def requested(site: Site, runs: Sequence[Mapping[str, Any]]) -> Outcome:
     if errors:
         ports = exposed(site, runs)
         whys = {one: _EXPOSED if one in ports else _NEVER for one in errors}
+        facts: dict[str, Any] = {"profile": site.profile, "where": WHERE}
         return [
-            Finding("impossible", "slurm-request", tuple(arms), one[0], whys[one], f"{site.profile}, {WHERE}", one[1])
-            for one, arms in errors.items()
+            finding("slurm-request", *arms, what=what, why=whys[what, change], change=change, **facts)
+            for (what, change), arms in errors.items()
         ]
     if site.on_slurm and site.jobs and not 0 < site.slots < site.jobs:
-        return site_finding(
-            "odd",
-            "train-slots",
-            f"jobs: {site.jobs} counts launchers, imports and light jobs together, and train_slots is "
-            f"{site.slots or 'not set'}: launchers that wait would leave no place for stacks, inputs and report",
-            f"in {site.profile}/config.yaml, set jobs above train_slots and import_slots together",
-        )
+        return [finding("train-slots", jobs=site.jobs, slots=site.slots or "not set", profile=site.profile)]
     return f"{len(site.train)} keys of train: in {site.profile}"
 
 
@@ -139,21 +151,51 @@ def sbatch(site: SlurmSite) -> Outcome:
     """Whether Slurm would accept one job of each kind."""
     if site.request is None:
         return "not asked: no profile"
-    refused, accepted = refusals(site.request, site.runs)
-    every = tuple(dict.fromkeys(run["arm"] for run in site.runs))
-    source = f"{site.request.profile}, {WHERE}"
-    return [
-        Finding(
-            "impossible",
-            "slurm-refuses",
-            one.arms or every,
-            f"sbatch refuses {one.jobs}: {one.error}",
-            _NEVER,
-            source,
-            one.remedy,
-        )
-        for one in refused
-    ] or f"--test-only accepts {', '.join(accepted)}"
+    every = dict.fromkeys(run["arm"] for run in site.runs)
+    facts: dict[str, Any] = {"profile": site.request.profile, "of_train": WHERE, "why": _NEVER}
+    refused, accepted = [], []
+    for jobs, arms, where, options in _kinds(site.request, site.runs):
+        try:
+            slurm.test_only(options)
+            accepted.append(jobs)
+        except SlurmError as error:
+            said = str(error)
+            if slurm.may_pass(said) or slurm.is_submit_limit(said) or _NO_ANSWER.search(said):
+                raise
+            said = re.sub(r"sbatch: |error: |allocation failure: |Batch job submission failed: ", "", said)
+            keys = next(key for words, key in _KEYS.items() if re.search(words, said, re.IGNORECASE))
+            refused.append(
+                finding("slurm-refuses", *(arms or every), jobs=jobs, said=said, keys=keys, where=where, **facts)
+            )
+    return refused or f"--test-only accepts {', '.join(accepted)}"
+
+
+def _kinds(
+    site: Site, specs: Iterable[Mapping[str, Any]]
+) -> Iterator[tuple[str, tuple[str, ...], str, dict[str, Any]]]:
+    """Each kind of job: its name, its arms, where the profile requests it, and sbatch's options."""
+    arms_of: dict[str, list[str]] = {}
+    for workload, arm in [(spec["workload"], spec["arm"]) for spec in specs] or [(None, "")]:
+        request = site.request(workload)
+        if not request.errors and None not in (request.runtime_min, request.nodes, request.cpus, request.gpus):
+            options = sbatch_options(request.site) | {"nodes": request.nodes, "ntasks-per-node": 1}
+            options |= {"time": request.runtime_min, **({"cpus-per-task": request.cpus} if request.cpus else {})}
+            arms = arms_of.setdefault(json.dumps(options), [])
+            arms += [arm] * (arm not in arms)
+    for text, arms in arms_of.items():
+        name = f"a training job of {', '.join(arms)}" if any(arms) else "a training job"
+        yield name, tuple(filter(None, arms)), WHERE, json.loads(text)
+    yield "a job of the light rules", (), "under default-resources: in the profile", _light_options(site.light)
+    if site.stack:
+        options = _light_options({**site.light, **site.stack})
+        yield "a job that builds a stack", (), "under set-resources: stack: in the profile", options
+
+
+def _light_options(resources: Mapping[str, str]) -> dict[str, Any]:
+    """sbatch's options for a job that does not train."""
+    request = read_request(resources, on_slurm=False)
+    options = sbatch_options(request.site) | {"cpus-per-task": request.cpus, "time": request.runtime_min}
+    return {name: value for name, value in options.items() if value}
 
 
 def limits(site: SlurmSite) -> Outcome:
@@ -223,9 +265,4 @@ def task_plugin(site: SlurmSite) -> Outcome:
     kind = site.settings.get("TaskPlugin", "")
     if any(plugin in kind for plugin in ("cgroup", "affinity")):
         return kind
-    return site_finding(
-        "odd",
-        "task-plugin",
-        f"TaskPlugin {kind or 'none'}: jobs on one node share its CPUs and disturb each other's timings",
-        "train on whole nodes, or ask the administrator for TaskPlugin=task/cgroup,task/affinity",
-    )
+    return [finding("task-plugin", kind=kind or "none")]

@@ -151,10 +151,10 @@ def _arms(args: argparse.Namespace, text: str, experiment: str, command: ShellCo
     """The arms by name, with their changes of the script; `UserError` where values are missing or do not fit."""
     columns: dict[str, list[str]] = {}
     for given in args.vary or ():
-        name, equals, values = _flag(given)
+        name, equals, listed = _flag(given)
         if not equals:
             raise UserError(f"--vary {given}: write KEY=A,B, such as actor_rollout_ref.rollout.name=vllm,sglang")
-        columns[_VARY + name] = _values(_VARY + name, values)
+        columns[_VARY + name] = _values(_VARY + name, listed)
     keys = [_flag(given)[0] for given in (*(args.vary or ()), *(args.set or ()))]
     if twice := next((key for key in keys if keys.count(key) > 1), ""):
         raise UserError(f"{twice} is given twice; give it once, with --vary or with --set (nothing was written)")

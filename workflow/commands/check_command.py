@@ -15,13 +15,13 @@ from common.messages import join_first
 from common.retry import READ_PATIENCE_S, retry_io
 from common.shown import print_lines
 from common.verdicts import count_of
-from workflow.checks import SiteResult
-from workflow.checks.input_checks import input_findings
+from workflow.checks import SiteResult, lacking
 from workflow.checks.site_checks import PATIENCE_S, site_checks, start_checks
 from workflow.commands.finding_lines import finding_lines, head_lines, settings_source, wrapped
 from workflow.commands.run_costs import Cost, cost_lines, cost_of, require_pace
 from workflow.commands.start_runs import run_line
-from workflow.config.plan import Plan, plan_runs, stack_facts
+from workflow.config.entry import require_readable, require_sources
+from workflow.config.plan import Plan, plan_runs, require_there, stack_facts
 from workflow.config.reading import parse_config, read_yaml
 from workflow.preflight import PreflightResult, preflight
 from workflow.preflight.cases import LaunchContext, known_files, settings_requests
@@ -103,7 +103,7 @@ def _checked(args: argparse.Namespace) -> CheckedExperiment:
         checks += site_checks(site, stacks, cost.starting, required=True, across_nodes=args.across_nodes)
         checks += compose_checks(plan, composed, {run["run_id"] for run in cost.starting})
     wait = start_checks(checks, LIMIT_S + PATIENCE_S)
-    inputs = [*input_findings(plan)]
+    inputs = [*_input_findings(plan)]
     launch = LaunchContext(site, cost.paces, variables_of(site.setup))
     of_site = wait()
     # Settings of one arm as composed and of another as given would differ in all defaults.
@@ -113,6 +113,18 @@ def _checked(args: argparse.Namespace) -> CheckedExperiment:
     if cost.starting:
         found = replace(found, findings=tuple(merge_findings(map(_as_mistake, found.findings))))
     return CheckedExperiment(plan, site, cost, of_site, found)
+
+
+def _input_findings(plan: Plan) -> Iterator[Finding]:
+    """What of an experiment's inputs is missing here, or is not what the configuration says."""
+    for check in (require_there, require_readable, require_sources):
+        try:
+            check(plan)
+        except UserError as error:
+            for line in str(error).splitlines():
+                what, _, change = line.rpartition("; ")
+                yield from lacking("inputs", what or line, change if what else "")
+            return
 
 
 def _as_mistake(finding: Finding) -> Finding:

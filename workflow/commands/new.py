@@ -6,6 +6,7 @@ import argparse
 import re
 import shlex
 import textwrap
+import tomllib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -36,29 +37,7 @@ from workflow.stacks import Stack, load_stack, stack_names
 # Usual names of the data's columns; the first is the default.
 PROMPTS = ("question", "prompt", "problem", "instruction", "query", "input")
 ANSWERS = ("answer", "ground_truth", "solution", "target", "output")
-# A key's place in a configuration -> the comment above it.
-_COMMENTS = {
-    "baseline": "The arm that all others are compared with; of a script, its own.",
-    "arms": "A trainer with an engine, in a stack (a folder of envs/). `options` are the trainer's own settings, and "
-    "`env` environment variables of its processes.",
-    "workload": "The work, equal for all arms.",
-    "workload.model": "A folder, or a hub's id with its `revision` (a commit).",
-    "workload.data": "A .jsonl, .json or .parquet file, or a hub's id with its `revision`. Also: answer_after (the "
-    "answer follows this text), system_prompt, too_long: drop (skips prompts longer than max_prompt_length).",
-    "workload.rewards": f"Built in: {', '.join(BUILT_IN)}. Your own: source and function (docs/rewards.md).",
-    "workload.steps": "Training steps of each run. 20 or more give a useful interval.",
-    "workload.batch_size": "Completions of each step.",
-    "workload.num_generations": "Completions of each prompt.",
-    "workload.mini_batch_size": "Completions of each optimizer step; null: of all.",
-    "workload.micro_batch_size": "Completions of one forward pass on one device.",
-    "workload.max_prompt_length": "Tokens. Longer responses are cut off.",
-    "workload.beta": "KL penalty against the initial policy; 0: no reference model.",
-    "workload.save_steps": "Steps between checkpoints, from which an interrupted run resumes; 0: none.",
-    "workload.nodes": "Nodes of each run, and GPUs of each node; 0 GPUs: the CPU.",
-    "shared": "The trainer's own settings, equal for all arms.",
-    "seeds": "One run per arm and seed. Two pairs of runs or more give an interval.",
-    "warmup_steps": "Steps to skip at the start of each run.",
-}
+_COMMENTS = tomllib.loads(Path(__file__).with_name("comments.toml").read_text(encoding="utf-8"))
 Answers = Mapping[str, str]
 
 
@@ -97,7 +76,8 @@ def commented(raw: Mapping[str, Any], command: str) -> str:
     for line in yaml.safe_dump(raw, sort_keys=False, allow_unicode=True, width=110).splitlines():
         if key := re.match(r"( *)([\w.]+):", line):
             place[len(key[1]) // 2 :] = [key[2]]
-            lines += [f"{key[1]}# {text}" for text in textwrap.wrap(_COMMENTS.get(".".join(place), ""), 110)]
+            comment = _COMMENTS.get(".".join(place), "").format(built_in=", ".join(BUILT_IN))
+            lines += [f"{key[1]}# {text}" for text in textwrap.wrap(comment, 110)]
         lines.append(line)
     return "\n".join(lines) + "\n"
 

@@ -9,10 +9,8 @@ from __future__ import annotations
 import argparse
 import ast
 import json
-import os
 import re
 import textwrap
-import urllib.request
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -48,7 +46,6 @@ from workflow.launch_scripts.sbatch_lines import train_keys
 from workflow.stacks import Stack
 from workflow.stacks.found import record
 
-_HUB_S = 5.0
 # The script's folder at its start: paths are looked for there.
 _WORKING_FOLDER = re.compile(r"^(\$PWD|\$\{PWD\}|\$\(pwd\))/")
 
@@ -232,14 +229,10 @@ def _require_source(section: dict[str, Any], what: str, read: LaunchScript, scri
     if source_kind(source) == "local":
         section["source"] = _located(source, what, read, script)
     elif source_kind(source) == "hub" and not section.get("revision"):
-        commit = _newest_commit(source, what)
-        section["revision"] = commit or NO_COMMIT
-        if commit:
-            read.left.append(Left(0, source, f"pinned to its newest commit, {commit[:12]}"))
-        else:
-            why = "an experiment needs the commit of a hub's id, so that it cannot change under a result"
-            do = f"write it into workload.{what}.revision: {commit_command(source, what == 'data')}"
-            read.left.append(Left(0, source, why, do))
+        section["revision"] = NO_COMMIT
+        why = "an experiment needs the commit of a hub's id, so that it cannot change under a result"
+        do = f"write it into workload.{what}.revision: {commit_command(source, what == 'data')}"
+        read.left.append(Left(0, source, why, do))
 
 
 def _located(source: str, what: str, read: LaunchScript, script: Path) -> str:
@@ -251,20 +244,6 @@ def _located(source: str, what: str, read: LaunchScript, script: Path) -> str:
             return str(Path(folder).expanduser() / path) if folder else source
     read.left.append(Left(0, source, f"{what}: no such path on this machine; it was kept", "correct it if it is wrong"))
     return source
-
-
-def _newest_commit(source: str, what: str) -> str | None:
-    """The commit of a hub's main branch; None without the hub."""
-    if os.environ.get("HF_HUB_OFFLINE") == "1":
-        return None
-    host = os.environ.get("HF_ENDPOINT", "https://huggingface.co").rstrip("/")
-    kind = "datasets" if what == "data" else "models"
-    try:
-        with urllib.request.urlopen(f"{host}/api/{kind}/{source}/revision/main", timeout=_HUB_S) as answer:
-            commit = json.load(answer)["sha"]
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
-    return commit if re.fullmatch(r"[0-9a-f]{40}", str(commit)) else None
 
 
 def _planned(raw: dict[str, Any], stacks: Mapping[str, Stack], read: LaunchScript) -> Plan:

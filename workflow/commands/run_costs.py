@@ -10,7 +10,6 @@ from typing import Any
 
 from common.errors import UserError
 from common.messages import join_first, table_lines
-from common.model_facts import model_facts
 from common.verdicts import count_of
 from workflow.commands.status import readable_step
 from workflow.config.finished_before import finished_before
@@ -193,7 +192,6 @@ def cost_lines(cost: Cost) -> list[str]:
     sums = [count_of(len(left), "run"), _time(left), f"{hours} GPU-h" if (hours := _gpu_hours(left)) else ""]
     notes = [
         *_pair_notes(plan, cost.ahead, estimates),
-        *_model_notes(estimates),
         *_site_notes(site, estimates),
         *_pace_notes(left),
     ]
@@ -261,20 +259,6 @@ def _sum(values: Sequence[float | None], readable: Callable[[float], str]) -> st
     if not known:
         return "?"
     return ("> " if len(known) < len(values) else "") + readable(sum(known))
-
-
-def _model_notes(estimates: Iterable[Estimate]) -> list[str]:
-    """The two certain sizes of each trained model: its weights, and the cache that an engine needs per token."""
-    # A script has its own model.
-    workloads = (estimate.run.spec["workload"] for estimate in estimates if estimate.run.stack)
-    models = dict.fromkeys((str(one["model"]["source"]), str(one["dtype"])) for one in workloads)
-    notes = []
-    for source, dtype in models:
-        facts, width = model_facts(source), 4 if dtype == "float32" else 2
-        if facts is not None and facts.parameters is not None:
-            weights, token = facts.parameters * width / 2**30, facts.kv_numbers * width / 2**10
-            notes.append(f"{source} in {dtype}: {weights:.3g} GiB of weights, {token:.4g} KiB of cache per token")
-    return notes
 
 
 def _site_notes(site: Site, estimates: Iterable[Estimate]) -> list[str]:
