@@ -5,7 +5,6 @@ import re
 import shutil
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -41,9 +40,11 @@ def torch(folder, version="2.13.0", cuda=None, hip=None):
 
 
 def there(folder, *names, **builds):
-    """The Python of an environment with torch, transformers and packages such as `trl==1.12.0`."""
-    packages = [wheel(folder / "wheels", *one.split("==")) for one in ("transformers==5.17.0", *names)]
-    return interpreter(folder / "my env", torch(folder / "wheels", **builds), *packages)
+    """The Python of an environment with torch, transformers and packages; `trl==1.12.0:torch` needs torch."""
+    named = [one.partition(":") for one in ("transformers==5.17.0", *names)]
+    packages = [wheel(folder / "wheels", *one.split("=="), *filter(None, [needs])) for one, _, needs in named]
+    packages += [torch(folder / "wheels", **builds)] if builds.pop("with_torch", True) else []
+    return interpreter(folder / "my env", *packages)
 
 
 def add(python, *wheels):
@@ -80,7 +81,7 @@ def test_trainer_engine_and_accelerator_are_recognised(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("packages", "flags", "answer"),
+    ("packages", "given", "answer"),
     [
         # ms-swift brings its own trl, and an old SGLang its vLLM.
         (["ms-swift==4.6.0:trl<1", "trl==0.9"], {}, ("swift", "transformers")),
@@ -93,17 +94,22 @@ def test_trainer_engine_and_accelerator_are_recognised(tmp_path):
             {},
             "has no trainer (trl, verl, swift; packages in PYTHONPATH are not seen); install one there, or run an",
         ),
+        (["trl==1"], {"with_torch": False}, "has no torch; wanted torch built for CUDA or for a CPU"),
+        (["trl==1"], {"hip": "6.3"}, "has torch for ROCm 6.3"),
+        (["trl==1"], {"name": "trl-vllm-cpu"}, "give the environment another name"),
+        (["trl==1"], {"name": ".."}, "a stack's name must"),
     ],
 )
-def test_what_the_packages_leave_open_is_listed(tmp_path, packages, flags, answer):
-    made = [wheel(tmp_path, *one.partition(":")[0].split("=="), *one.split(":")[1:]) for one in packages]
-    python = interpreter(tmp_path / "env", torch(tmp_path), wheel(tmp_path, "transformers", "5.17.0"), *made)
+def test_what_the_packages_leave_open_is_listed(tmp_path, packages, given, answer):
+    flags = {key: given[key] for key in ("trainer", "engine") if key in given}
+    name = given.get("name", "mine")
+    python = there(tmp_path, *packages, **{key: given[key] for key in given if key not in (*flags, "name")})
     if isinstance(answer, str):
         with pytest.raises(UserError) as refused:
-            record("mine", python, **flags)
+            record(name, python, **flags)
         assert answer in str(refused.value) and not found_names()
     else:
-        stack = record("mine", python, **flags)
+        stack = record(name, python, **flags)
         assert (stack.trainer, stack.engine) == answer
 
 
@@ -171,20 +177,6 @@ def test_a_conda_prefix_is_recorded_with_its_addresses(tmp_path):
     (meta / "cuda-nvcc-12.8.1-h1_0.json").write_text(json.dumps(entry | {"build": "h2_0"}).replace("h1_0", "h2_0"))
     with pytest.raises(UserError, match=r"mine has conda's cuda-nvcc .*h2_0.conda now, was .*h1_0.conda"):
         require_unchanged(["mine"])
-
-
-@pytest.mark.parametrize("name", ["trl-vllm-cpu", "a/b", ".."])
-def test_a_name_is_free_and_a_folder(name):
-    with pytest.raises(UserError, match=r"another name|a stack's name must"):
-        record(name, Path(sys.executable))
-
-
-def test_an_environment_without_torch_or_for_rocm_is_refused(tmp_path):
-    bare = interpreter(tmp_path / "bare", wheel(tmp_path, "trl", "1"), wheel(tmp_path, "transformers", "5"))
-    with pytest.raises(UserError, match=r"has no torch; wanted torch built for CUDA or for a CPU"):
-        record("mine", bare)
-    with pytest.raises(UserError, match=r"has torch for ROCm 6\.3"):
-        record("mine", there(tmp_path, "trl==1", hip="6.3"))
 
 
 def test_its_parts_are_checked_and_nothing_is_written_into_it(tmp_path):

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -13,10 +14,10 @@ from common.stack_environment import cache_folder, environment_in
 from workflow.job.training import trainer_environment
 from workflow.stacks.environment import run_in_stack
 
-from ..preload import RUNTIME, preloaded_library
 from .conftest import PYTHON, write_wheel
 
 LIBRARIES = "nvidia/cu13/lib"
+RUNTIME = "librbtrt.so.13"
 # As SGLang starts its schedulers: whatever the shell is, the loader must find what the preloaded library needs.
 PROBE = """Probe(
     'a preloaded library loads', 'rbt-cuda', 0,
@@ -25,6 +26,23 @@ PROBE = """Probe(
     ).returncode,
 )"""
 PATHS = 'run_paths:\n  LD_LIBRARY_PATH: ["{site-packages}/nvidia/cu13/lib"]\n  LIBRARY_PATH: ["{conda}/lib"]\n'
+
+
+def preloaded_library(folder):
+    """A library to preload, made here, that needs another one and does not say where that lies; and that one."""
+    cc = shutil.which("cc")
+    if cc is None:
+        pytest.skip("a library to preload needs a C compiler (Debian: apt-get install gcc libc6-dev)")
+    runtime, preload = folder / "runtime" / RUNTIME, folder / "preload" / "librbtpreload.so"
+    for path, text, linked in (
+        (runtime, "int rbt_runtime(void) { return 13; }\n", [f"-Wl,-soname,{RUNTIME}"]),
+        (preload, "int rbt_runtime(void);\nint rbt_hook(void) { return rbt_runtime(); }\n", [str(runtime)]),
+    ):
+        path.parent.mkdir(parents=True)
+        source = path.with_suffix(".c")
+        source.write_text(text)
+        subprocess.run([cc, "-shared", "-fPIC", "-o", path, source, *linked], check=True)
+    return preload, runtime
 
 
 @pytest.fixture
