@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from workflow.head.train_rule import require_requests
-from workflow.launch_scripts.sbatch_lines import keys_of, options_of_script
+from workflow.launch_scripts.script import keys_of, options_of_script
 from workflow.slurm.request import read_request, sbatch_options
 from workflow.slurm.sbatch import megabytes_of, minutes_of
 from workflow.slurm.site import Site, read_site

@@ -12,7 +12,7 @@ import pytest
 from common.errors import UserError
 from common.stack_environment import cache_folder, environment_in
 from workflow.job.training import trainer_environment
-from workflow.stacks.environment import run_in_stack
+from workflow.stacks.verification import run_in_stack
 
 from .conftest import PYTHON, write_wheel
 

@@ -30,8 +30,14 @@ from workflow.commands.rewriting import kept_plan, line_blocks, write_unless_edi
 from workflow.commands.site_profile import profile_of, unrequested
 from workflow.commands.start_runs import run_line, start
 from workflow.config.plan import load_plan
-from workflow.launch_scripts.sbatch_lines import keys_of, options_of_script, train_keys
-from workflow.launch_scripts.script import Script, ShellCommand, training_command
+from workflow.launch_scripts.script import (
+    Script,
+    ShellCommand,
+    keys_of,
+    options_of_script,
+    train_keys,
+    training_command,
+)
 from workflow.launch_scripts.shell import read_script
 from workflow.launch_scripts.words import OWN_VALUE, Changes, changes_of, is_slip, read_text
 from workflow.slurm.sbatch import gpus_of_gres

@@ -42,7 +42,7 @@ from workflow.commands.site_profile import NEEDED, profile_of, unrequested
 from workflow.config.plan import Plan, plan_runs, stack_facts
 from workflow.config.reading import parse_config
 from workflow.launch_scripts.launch import LaunchScript, read_launch_script
-from workflow.launch_scripts.sbatch_lines import train_keys
+from workflow.launch_scripts.script import train_keys
 from workflow.stacks import Stack
 from workflow.stacks.found import record
 

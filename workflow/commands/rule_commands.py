@@ -60,7 +60,7 @@ def withdraw(plan: Plan, unneeded: set[str]) -> None:
 
 
 def prepare_inputs(args: argparse.Namespace) -> None:
-    from workflow.stacks.environment import run_in_stack
+    from workflow.stacks.verification import run_in_stack
 
     folder = args.out.parent
     write_json(folder / "request.json", args.request)

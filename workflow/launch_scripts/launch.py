@@ -16,8 +16,7 @@ from common.redaction import has_secret, without_secrets
 from trainers.launching import Launched, Left, Surroundings, as_count
 from trainers.protocol import Trainer
 from trainers.registry import trainers as all_trainers
-from workflow.launch_scripts.sbatch_lines import keys_of, options_of_script
-from workflow.launch_scripts.script import Script, ShellCommand, Word, trainings
+from workflow.launch_scripts.script import Script, ShellCommand, Word, keys_of, options_of_script, trainings
 from workflow.launch_scripts.shell import read_script
 from workflow.launch_scripts.words import read_text
 from workflow.slurm.sbatch import Option, gpus_of_gres, options_of

@@ -19,7 +19,7 @@ from workflow.config.planned_run import PlannedRun
 from workflow.preflight.cases import settings_request, settings_requests
 from workflow.preflight.texts import finding
 from workflow.stacks.definition import require_closed, require_own_stacks
-from workflow.stacks.environment import run_in_stack
+from workflow.stacks.verification import run_in_stack
 
 LIMIT_S = 120.0
 """For a check; a stack's first import of its libraries takes most of it."""

@@ -16,9 +16,8 @@ from workflow.stacks.build import BACKENDS, build
 from workflow.stacks.conda import check_conda_lock
 from workflow.stacks.definition import ENVS, STACKS, load_stack
 from workflow.stacks.found import doubts, make_ready, record
-from workflow.stacks.lockfile import check_lock, env_names
+from workflow.stacks.lockfile import check_lock, env_names, refresh_locks
 from workflow.stacks.needs import missing_needs
-from workflow.stacks.refresh import refresh_locks
 from workflow.stacks.verification import verify_again
 
 

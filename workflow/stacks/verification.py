@@ -1,4 +1,4 @@
-"""Runs a stack's verify.py in its environment, and reads verify.json."""
+"""Runs our modules in a built stack, verify.py first of all, and reads and writes its verify.json."""
 
 from __future__ import annotations
 
@@ -16,18 +16,19 @@ from pathlib import Path
 from typing import Any
 
 from common.errors import UserError
-from common.files import write_json
+from common.files import ROOT, module_command, write_json
 from common.messages import join_first
-from common.stack_environment import environment_in
+from common.stack_environment import ENV, environment_in, stack_environment
 from workflow.stacks.conda import CondaPackage, activation, check_conda_lock
-from workflow.stacks.definition import ENVS, STACKS, Stack, built_dir, load_stack, verify_id
-from workflow.stacks.environment import run_time
+from workflow.stacks.definition import ENVS, SITE_PACKAGES, STACKS, Stack, built_dir, load_stack, verify_id
 from workflow.stacks.uv import end_of_output
 
 ORIGIN = "origin.json"
 """File with the environment's origin, in its folder: written when it is complete and has passed its checks."""
 FOUND = "as found, not built from a lock"
 """The state of an environment that found.py recorded."""
+CONDA = "{conda}"
+"""Placeholder in `run_paths` for the conda prefix; without a conda layer the path is left out."""
 _SHOWN_FAILURES = 8
 _FILES = ENVS / "_files.py"
 _PACKAGES = "lib/python*/site-packages"
@@ -241,3 +242,45 @@ def _failed_checks(stack: Stack, verdict: dict[str, Any]) -> str:
     return "\n".join(
         [f"{stack.name} fails its verification: {len(failed)} of {len(verdict['checks'])} checks failed", *lines]
     )
+
+
+def run_in_stack(stack_file: Path, module: str, *arguments: str | Path, **options: Any) -> bool:
+    """Runs a module of ours in the stack of that verify.json; True if it succeeded.
+
+    Its output is shown, unless `options` of subprocess.run say otherwise.
+    """
+    python = stack_file.parent / "env" / "bin" / "python"
+    env = stack_environment(stack_file, os.environ) | {"PYTHONPATH": str(ROOT)}
+    command = [python, *module_command(module)[-2:], *arguments]
+    return subprocess.run(command, env=env, check=False, **options).returncode == 0
+
+
+def run_time(stack: Stack, lock: str, env: Path) -> dict[str, Any]:
+    """The `run` section of verify.json: the stack's paths, caches and needs, resolved for the environment in `env`."""
+    below_packages = any(SITE_PACKAGES in path for listed in stack.run_paths.values() for path in listed)
+    packages = _packages(env) if below_packages else ""
+    layer = (env / "conda-meta").is_dir()
+    paths = {
+        variable: [
+            path.replace(CONDA, ENV).replace(SITE_PACKAGES, packages) for path in listed if layer or CONDA not in path
+        ]
+        for variable, listed in stack.run_paths.items()
+    }
+    return {
+        "paths": {variable: found for variable, found in paths.items() if found},
+        "caches": dict(stack.run_caches),
+        "cache": f"{stack.name}-{lock}",
+        "needs": list(stack.run_needs),
+    }
+
+
+def _packages(env: Path) -> str:
+    """The folder of the environment's packages, with the placeholder for the environment; an image keeps its path."""
+    python = env.absolute() / "bin" / "python"
+    ask = "import sysconfig; print(sysconfig.get_path('purelib'))"
+    done = subprocess.run([str(python), "-I", "-c", ask], capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise UserError(f"{python} does not run: {done.stderr.strip()[-500:]}")
+    folder = done.stdout.strip()
+    own = next((one for one in (str(env.absolute()), str(env.resolve())) if folder.startswith(f"{one}/")), None)
+    return folder if own is None else ENV + folder.removeprefix(own)
