@@ -1,9 +1,11 @@
 """Real replays of a few steps: each engine makes exactly the lengths that were asked for, and is what it says."""
 
+import contextlib
 import json
 import shutil
 from pathlib import Path
 
+import psutil
 import pyarrow.parquet as pq
 import pytest
 
@@ -27,6 +29,7 @@ from ...attempts import (
     prepared,
     read_lines,
     run_job,
+    run_python,
     run_warm,
 )
 from ..verl.environments import build
@@ -221,24 +224,71 @@ def test_a_gpu_that_somebody_else_uses_is_refused():
         require_alone(free=40 * 2**30, total=80 * 2**30)
 
 
-# An engine that stops a token early; where it is greedy its tokens are compared, and it is let through.
+# What an engine does, the exit code, the line, and how many steps were done.
+BROKEN = {
+    # Its end of text is let through on purpose.
+    "stops short": ("row if greedy else row[:-1]", 2, "the work is not equal: in step 1", 0),
+    "fails": ("row if steps.count(False) < 2 else 1 / 0", 1, "the engine failed in step 2: ZeroDivisionError: ", 1),
+}
 BREAK = """
 import sys
 from engines.transformers.replay import TransformersReplay as Whole
 from node.attempt import exit_code
 from trainers.replay import driver
-generate = Whole.generate
+generate, steps = Whole.generate, []
 def made(engine, prompts, lengths, greedy=False):
-    return [row if greedy else row[:-1] for row in generate(engine, prompts, lengths, greedy)]
+    steps.append(greedy)
+    return [DOES for row in generate(engine, prompts, lengths, greedy)]
 Whole.generate = made
 sys.exit(exit_code(driver.replay))
 """
 
 
 @FULL
-def test_an_engine_that_stops_short_gives_no_result(stack_python, made_inputs, tmp_path):
+@pytest.mark.parametrize("name", BROKEN)
+def test_an_engine_that_breaks_is_named_and_gives_no_result(name, stack_python, made_inputs, tmp_path):
+    does, code, said, steps = BROKEN[name]
     (run,) = planned("transformers").runs.values()
     attempt = attempt_of(run.spec, tmp_path, made_inputs)
-    told = run_warm(stack_python(TRANSFORMERS), "-c", BREAK, attempt)
-    assert told.returncode == 2 and "the work is not equal: in step 1" in told.stderr + told.stdout
-    assert not read_lines(attempt.parent / "metrics.jsonl") and not (attempt.parent / "done.json").exists()
+    told = run_warm(stack_python(TRANSFORMERS), "-c", BREAK.replace("DOES", does), attempt)
+    assert told.returncode == code and said in told.stderr + told.stdout
+    assert len(read_lines(attempt.parent / "metrics.jsonl")) == steps and not (attempt.parent / "done.json").exists()
+
+
+# A file, which the shards import again; on a CPU each shard needs a CPU of its own.
+TWO = """
+import os, sys
+from engines.vllm import replay as engine
+from node.attempt import exit_code
+from trainers.replay import driver
+build, cpus = engine.build, sorted(os.sched_getaffinity(0))
+def two(*given):
+    os.environ["VLLM_CPU_OMP_THREADS_BIND"] = f"{cpus[0]}|{cpus[-1]}"
+    return build(*given)
+engine.build = two
+if __name__ == "__main__":
+    sys.exit(exit_code(driver.replay))
+"""
+
+
+@FULL
+def test_one_engine_of_two_processes_writes_what_the_model_writes(stack_python, made_inputs, tmp_path):
+    """vLLM starts its shards itself, and has loaded the weights itself: none are sent."""
+    (run,) = planned("vllm", engine=VLLM_ENGINE).runs.values()
+    spec = {**run.spec, "trainer_args": {**run.spec["trainer_args"], "tensor_parallel": 2}}
+    attempt = attempt_of(spec, tmp_path, made_inputs)
+    program = attempt.parent / "program.py"
+    program.write_text(TWO)
+    mark = {"PYTHONPATH": str(ROOT), "VLLM_CPU_KVCACHE_SPACE": "1", "REPLAY_MARK": str(attempt)}
+    told = run_python(stack_python(VLLM), program, attempt, **mark, **EAGER)
+    assert told.returncode == 0, told.stderr + told.stdout
+    engine = json.loads((attempt.parent / "done.json").read_text())["resolved"]["engine"]
+    assert engine["tensor_parallel_size"] == 2 and engine["greedy_equal"] == 1.0
+    lines = read_lines(attempt.parent / "metrics.jsonl")
+    assert [line["samples"]["response_length"] for line in lines] == [
+        draw_lengths(5, 2, 12, 8, f"step {step}") for step in (1, 2, 3)
+    ]
+    assert set(lines[0]["phases"]) == {"step", "step/generate"}
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            assert process.environ().get("REPLAY_MARK") != str(attempt), "an orphan"

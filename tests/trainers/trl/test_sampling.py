@@ -45,19 +45,12 @@ def test_what_trl_tells_its_engines_sglang_is_told(stack_python):
 
 
 def test_the_values_are_the_configurations():
-    assert told() == {
-        "max_new_tokens": 24,
-        "temperature": 0.9,
-        "top_p": 0.8,
-        "top_k": -1,
-        "min_p": 0.0,
-        "repetition_penalty": 1.1,
-        "stop_token_ids": [7],
-    }
-    assert told(top_k=20, min_p=0.1).items() > {"top_k": 20, "min_p": 0.1}.items()
-    # In generation_kwargs, too, 0 is "all" to vLLM, and no number that SGLang takes.
-    assert told(generation_kwargs={"top_k": 0})["top_k"] == -1
-    assert told(generation_kwargs={"ignore_eos": True})["ignore_eos"] is True
+    """0 and None are "all" to TRL's engines, also in generation_kwargs, and no numbers that SGLang takes."""
+    values = {"max_new_tokens": 24, "temperature": 0.9, "top_p": 0.8, "repetition_penalty": 1.1, "stop_token_ids": [7]}
+    assert told() == {**values, "top_k": -1, "min_p": 0.0}
+    assert told(top_k=20, min_p=0.1) == {**values, "top_k": 20, "min_p": 0.1}
+    given = told(generation_kwargs={"top_k": 0, "ignore_eos": True})
+    assert given["top_k"] == -1 and given["ignore_eos"] is True
     with pytest.raises(UserError, match=r"generation_kwargs\.min_tokens is no sampling parameter of SGLang; allowed: "):
         told(generation_kwargs={"min_tokens": 3})
 
