@@ -33,6 +33,8 @@ class Engine:
     """What its own settings say under the names of engines/reported.py: options, or as it runs, flat."""
     options: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """A term of engines/reported.py -> its options that decide it; a term without any is what the engine is."""
+    workload_options: tuple[str, ...] = ()
+    """Its options that a replay's other settings decide."""
     defaults: Mapping[str, Any] = field(default_factory=dict)
     """What it runs with on a GPU where a trainer gives it no options of its own, as far as all its releases agree."""
     measured: tuple[str, ...] = ()

@@ -19,7 +19,7 @@ from typing import Any
 from common.errors import UserError
 from common.files import ROOT, tail
 from common.redaction import without_secrets
-from engines.sglang.final import final_settings
+from engines.sglang.settings import final_settings
 from node.exit_codes import STOP_SIGNALS, USER_ERROR, one_line
 from node.hardware import free_port
 from node.ranks import describe_exit

@@ -6,10 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from common.errors import UserError
 from engines.sglang.client import Sglang
-
-_WORKLOAD_SETTINGS = ("model_path", "dtype", "random_seed", "tp_size", "dp_size", "pp_size", "device")
 
 
 class SglangReplay:
@@ -28,13 +25,10 @@ class SglangReplay:
 
 
 def build(model: Path, policy: Any, settings: Mapping[str, Any], threads: int, log: Path) -> SglangReplay:
-    """Build the engine; `UserError` for settings that the workload decides, and for settings that SGLang rejects."""
+    """Build the engine; `UserError` for settings that SGLang rejects."""
     import torch
 
     own = settings["engine"]
-    for name in own:
-        if name in _WORKLOAD_SETTINGS:
-            raise UserError(f"options.engine.{name} is set by the replay's other settings; remove it")
     if torch.cuda.is_available():
         given = {"tp_size": int(settings.get("tensor_parallel", 1))}
     else:

@@ -9,8 +9,6 @@ from typing import Any
 import torch
 from transformers import GenerationConfig, StoppingCriteria, StoppingCriteriaList
 
-from common.errors import UserError
-
 
 class _OwnLengths(StoppingCriteria):  # type: ignore[misc]
     """Each row ends at its own length; further tokens are cut off."""
@@ -28,10 +26,6 @@ class TransformersReplay:
     sleeps = False
 
     def __init__(self, policy: Any, settings: Mapping[str, Any]) -> None:
-        if settings["engine"]:
-            raise UserError(
-                f"options.engine must be empty for transformers (got {', '.join(settings['engine'])}); remove it"
-            )
         self._policy = policy
         self._sampling = {"temperature": settings["temperature"], "top_p": settings["top_p"], "top_k": 0}
         self._pad = policy.config.eos_token_id

@@ -10,10 +10,8 @@ from typing import Any
 from common.errors import UserError
 from engines.vllm import hooks
 from engines.vllm.cpu import is_cpu_platform, keep_threads, model_runner, reload_weights
-from engines.vllm.final import engine_settings
+from engines.vllm.settings import engine_settings
 from node.hardware import importing
-
-_WORKLOAD_SETTINGS = ("model", "dtype", "seed", "max_model_len", "tensor_parallel_size", "pipeline_parallel_size")
 
 
 class VllmReplay:
@@ -54,14 +52,11 @@ class VllmReplay:
 
 
 def build(model: Path, policy: Any, settings: Mapping[str, Any], threads: int, log: Path) -> VllmReplay:
-    """Build the engine; `UserError` for settings that the workload decides, and for settings that vLLM rejects."""
+    """Build the engine; `UserError` for settings that vLLM rejects."""
     os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
     with importing():
         from vllm import LLM
 
-    for name in settings["engine"]:
-        if name in _WORKLOAD_SETTINGS:
-            raise UserError(f"options.engine.{name} is set by the replay's other settings; remove it")
     shards = int(settings.get("tensor_parallel", 1))
     try:
         with keep_threads(threads):

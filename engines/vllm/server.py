@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from common.errors import UserError
-from engines.options import require_known
+from engines import require_known
 from engines.vllm import VLLM, hooks
 from engines.vllm.cpu import FromFile, is_cpu_platform
-from engines.vllm.options import server_parser
+from engines.vllm.settings import server_parser
 from node.hardware import importing
 
 VARIABLES = {"VLLM_SERVER_DEV_MODE": "1"}

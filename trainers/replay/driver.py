@@ -20,9 +20,8 @@ from common.dotted import flatten
 from common.errors import UserError
 from common.files import file_sha256
 from common.retry import append_json_line
-from engines import engine_named
+from engines import engine_named, installed_engine, require_options
 from engines.engine import ReplayEngine
-from engines.options import installed_engine, require_options
 from node.attempt import Inputs, begin, exit_code, write_done
 from node.exit_codes import RequeueError, StopRequest, one_line
 from node.hardware import OtherLoad, importing, peak_resident_gib
@@ -175,7 +174,7 @@ def _greedy_agreement(
     tokens = min(_CHECKED_TOKENS, settings["max_response_length"])
     own = engine.generate(checked, [tokens] * len(checked), greedy=True)
     # One prompt at a time: padding would change the last bits.
-    reference = TransformersReplay(policy, {**settings, "engine": {}})
+    reference = TransformersReplay(policy, settings)
     theirs = [reference.generate([prompt], [tokens], greedy=True)[0] for prompt in checked]
     equal = sum(_common(one, other) for one, other in zip(own, theirs, strict=True))
     share: float = equal / (tokens * len(checked))

@@ -5,9 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from common.dotted import as_mapping
 from common.errors import UserError
-from common.files import file_sha256, read_json_object
+from common.files import file_sha256
 from engines import engine_named
 from node.tiny import SHAPES, WITHOUT_WEIGHTS
 from trainers.described import table_in, trainer_of
@@ -34,7 +33,6 @@ def _trainer_args(arm: TrainedArm, workload: Workload, seed: int, stack: StackFa
     lengths = check_lengths(arm.options.get("lengths"), workload.max_response_length)
     if "source" in lengths:
         lengths["sha256"] = _sha256(lengths["source"])
-        _require_same_texts(lengths["source"], workload)
     return {
         "steps": workload.steps,
         "prompts": workload.batch_size // workload.num_generations,
@@ -46,7 +44,7 @@ def _trainer_args(arm: TrainedArm, workload: Workload, seed: int, stack: StackFa
         "dtype": workload.dtype,
         "seed": seed,
         "lengths": lengths,
-        "engine": dict(arm.options.get("engine") or {}),
+        "engine": _engine_options(arm),
         # Left out for one GPU: older runs keep their fingerprints.
         **({"tensor_parallel": shards} if shards > 1 else {}),
     }
@@ -63,6 +61,20 @@ def _tensor_parallel(arm: TrainedArm, workload: Workload) -> int:
     if gpus > 1 and engine_named(arm.engine).in_trainer:
         raise UserError(f"workload.gpus_per_node must be 1 with engine {arm.engine}, which is not split (got {gpus})")
     return gpus
+
+
+def _engine_options(arm: TrainedArm) -> dict[str, Any]:
+    """The engine's own settings; `UserError` for one that the workload decides, or for any of an engine without."""
+    engine, given = engine_named(arm.engine), dict(arm.options.get("engine") or {})
+    for name in given:
+        if engine.in_trainer or name in engine.workload_options:
+            why = (
+                f"{engine.label} has no settings of its own"
+                if engine.in_trainer
+                else "the replay's other settings set it"
+            )
+            raise UserError(f"options.engine.{name} is not free: {why}; remove it")
+    return given
 
 
 def _require_weights(arm: TrainedArm, workload: Workload) -> None:
@@ -89,23 +101,6 @@ def _sha256(source: str) -> str:
             "run: snakemake writes it when the run has finished"
         )
     return file_sha256(path)
-
-
-def _require_same_texts(source: str, workload: Workload) -> None:
-    """`UserError` if the source run had another model (and perhaps another tokenizer) or other data.
-
-    The spec.json in the folder of its steps shows it; without that file, or a workload in it, nothing is checked.
-    """
-    path = Path(source).expanduser().with_name("spec.json")
-    theirs = as_mapping(read_json_object(path, "the plan").get("workload")) if path.is_file() else {}
-    ours = workload.for_spec()
-    for part, why in (("model", "another tokenizer's tokens are other texts"), ("data", "they answer other prompts")):
-        there, here = (as_mapping(one.get(part)).get("source") for one in (theirs, ours))
-        if there and there != here:
-            raise UserError(
-                f"options.lengths.source: {source} is of a run with workload.{part}.source {there}, this replay has "
-                f"{here}: {why}. Use a run with the same {part}, or numbers (mean, shortest, longest)"
-            )
 
 
 REPLAY = trainer_of(

@@ -11,7 +11,7 @@ from common.errors import UserError
 from common.findings import Finding
 from common.verdicts import Verdict
 from trainers import Spread, hf_server
-from trainers.cases import Case
+from trainers.cases import Case, rules_in
 from trainers.described import trainer_of
 from trainers.engine_checks import context
 from trainers.hf_arguments import (
@@ -29,7 +29,6 @@ from trainers.logs.hf_work import Samples, samples_of
 from trainers.logs.log_files import json_lines
 from trainers.logs.record import Imported, StepRecord
 from trainers.protocol import OFF, Driver, LogFormat, StackFacts
-from trainers.rule_table import rules_in
 from trainers.swift.launch import LAUNCH, TABLE
 from trainers.timers.tree import TimerTree
 from trainers.trl import console

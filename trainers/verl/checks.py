@@ -7,9 +7,8 @@ from pathlib import Path
 
 from common.findings import Finding
 from common.model_facts import model_facts
-from trainers.cases import Case, Check
+from trainers.cases import Case, Check, rules_in
 from trainers.engine_checks import attention_kernels, context
-from trainers.rule_table import rules_in
 from trainers.verl.driver.overrides import ACTOR, MODEL, ROLLOUT
 from trainers.verl.given import pools_beside
 from trainers.verl.releases import release_named

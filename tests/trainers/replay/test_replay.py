@@ -176,6 +176,8 @@ REFUSED = {
     ),
     "own weights": ("transformers", {}, {"engine": {"load_format": "dummy"}}, "is for vllm and sglang without sleep"),
     "asleep": ("vllm", {}, {"engine": SLEEPS}, "without sleep"),
+    "the workload's": ("vllm", {}, {"engine": {"seed": 3}}, "engine.seed is not free: the replay's other settings"),
+    "no settings": ("transformers", {}, {"engine": {"x": 1}}, "engine.x is not free: transformers has no settings"),
     "no lengths": ("vllm", {}, {"lengths": {}}, "must give the lengths of the completions"),
     "no mean": ("vllm", {}, {"lengths": {"shortest": 3}}, "mean must be a number of tokens"),
     "too long": ("vllm", {}, {"lengths": {"mean": 300}}, "1 <= shortest <= mean <= longest <= workload.max_response_l"),
@@ -200,20 +202,6 @@ def test_what_can_be_replayed_is_planned():
     )
     assert "spread" not in two and two["trainer_args"]["tensor_parallel"] == 2
     assert not {"spread", "tensor_parallel"} & {*one, *one["trainer_args"]}
-
-
-@pytest.mark.parametrize(("part", "why"), [("model", "another tokenizer"), ("data", "answer other prompts")])
-def test_lengths_of_a_run_with_another_model_or_other_data_are_refused(part, why, tmp_path):
-    rows = [(step, "sample", "response_length", 3.0) for step in (1, 2, 3) for _ in range(8)]
-    steps_table(tmp_path / "steps.parquet", rows)
-    lengths = {"source": str(tmp_path / "steps.parquet")}
-    workload = planned("transformers", lengths=lengths).runs["alone-s0"].spec["workload"]
-    for theirs in (workload, {}, {**workload, part: {**workload[part], "source": "org/other"}}):
-        (tmp_path / "spec.json").write_text(json.dumps({"workload": theirs}))
-        if theirs.get(part, {}).get("source") != "org/other":
-            assert planned("transformers", lengths=lengths).runs
-    with pytest.raises(UserError, match=f"is of a run with workload.{part}.source org/other.*{why}"):
-        planned("transformers", lengths=lengths)
 
 
 def test_a_gpu_that_somebody_else_uses_is_refused():

@@ -4,7 +4,7 @@ import json
 from types import SimpleNamespace
 
 from engines.reported import TERMS
-from trainers.trl.driver.mismatch import log_mismatch
+from trainers.trl.driver.timers import log_mismatch
 
 from ...attempts import (
     EAGER,

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from engines.vllm.cpu import is_cpu_platform, keep_threads, reload_weights
-from engines.vllm.final import engine_settings
+from engines.vllm.settings import engine_settings
 from node.hardware import importing
 from node.hf_training import number_format
 from node.seeds import engine_seed

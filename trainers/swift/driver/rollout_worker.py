@@ -20,7 +20,7 @@ from common.files import write_json
 from common.retry import present, retry_io
 from engines.vllm import hooks as vllm_hooks
 from engines.vllm.cpu import is_cpu_platform, repack_tied_output_layers
-from engines.vllm.final import engine_settings
+from engines.vllm.settings import engine_settings
 from node.hooks import Hook
 from trainers.swift import hooks
 from trainers.swift.driver import arguments

@@ -13,7 +13,7 @@ from typing import Any
 from common.errors import UserError
 from engines.sglang.client import Sglang
 from engines.vllm.cpu import FromFile, reload_weights
-from engines.vllm.final import final_settings
+from engines.vllm.settings import final_settings
 from node import engine_server
 from node.hardware import importing
 from node.seeds import engine_seed

@@ -1,4 +1,4 @@
-"""Maps TRL's timers to the phases of trainer.toml (source: TRL 1.16 and transformers 5.17).
+"""Maps TRL's timers to the phases of trainer.toml; logs each step's mismatch (source: TRL 1.16, transformers 5.17).
 
 `step` goes from on_step_begin to on_step_end, `optimizer_step` from on_pre_optimizer_step to on_optimizer_step, so that
 it is optimizer.step() alone; `training_step` is what TRL logs as step_time, summed over the accumulation window.
@@ -12,8 +12,10 @@ import functools
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from engines.transformers.log_probs import recording, recording_batch
 from node.engine_server import uses_server
 from node.hooks import Hook
+from node.mismatch_sums import MismatchSums, can_compare
 from node.over_ranks import WAIT
 from node.phase_clock import PhaseClock, sanitize
 from trainers.trl import hooks
@@ -175,3 +177,53 @@ class TrlTimers:
                 return original(*args, **kwargs)
 
         setattr(owner, name, timed)
+
+
+def log_mismatch(trainer: Any, log: Any) -> None:
+    """Report the mismatch of each step to a `StepLog`, unless tokens are sampled from a filtered distribution.
+
+    It compares the engine's log-probabilities with those of the policy's own training pass, which TRL has anyway. TRL
+    logs `sampling/sampling_logp_difference` only with its correction of the difference, which changes the loss and
+    needs a pass of its own. A step has one update, so the training pass has the weights that sampled the tokens.
+    """
+    args = trainer.args
+    if not can_compare(args):
+        return
+    if not (args.use_vllm or trainer.rollout_func):
+        _record_own_generation(trainer)
+    mismatch, learned = MismatchSums(), list[Any]()
+
+    def compute_loss(compute: Callable[..., Any], model: Any, inputs: Any) -> Any:
+        learned.append(inputs)
+        try:
+            return compute(model, inputs)
+        finally:
+            learned.clear()
+
+    def compared(compute: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        passed = compute(*args, **kwargs)
+        if learned and (of_engine := learned[0].get("sampling_per_token_logps")) is not None:
+            mask = learned[0]["completion_mask"] * learned[0].get("tool_mask", 1)
+            mismatch.add(passed[0], of_engine, mask)
+        return passed
+
+    hooks.LOSS.wrap(compute_loss, trainer)
+    hooks.LOG_PROB.wrap(compared, trainer)
+    log.at_step_end(mismatch.taken)
+
+
+def _record_own_generation(trainer: Any) -> None:
+    """Have transformers' generations return log-probabilities, as those of engines do."""
+    if (continuous := hooks.CONTINUOUS.get(trainer)) is not None:
+        continuous.return_logprobs = True
+
+    def generated(generate: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        if continuous is not None:
+            with recording_batch(trainer.model) as rows:
+                ids, _ = generate(*args, **kwargs)
+            return ids, rows
+        with recording(trainer.model, trainer.args.temperature) as recorder:
+            ids, _ = generate(*args, **kwargs)
+        return ids, recorder.rows(ids)
+
+    hooks.BATCH.wrap(generated, trainer)

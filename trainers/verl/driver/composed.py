@@ -12,8 +12,7 @@ from typing import Any
 
 from common.dotted import flatten
 from common.errors import UserError
-from engines import engine_named
-from engines.options import require_options
+from engines import engine_named, require_options
 from node.exit_codes import one_line
 from node.hardware import importing
 from node.tracker import has_wandb

@@ -44,7 +44,7 @@ def _asked(actor: Any, engine: str, dtype: str) -> dict[str, Any] | None:
 
     found: dict[str, Any] | None = ray.get(actor.__ray_call__.remote(_report_in, engine, dtype), timeout=_PATIENCE_S)
     if found is None and (address := hooks.SGLANG_ADDRESS.find(actor)) is not None:
-        from engines.sglang.final import server_settings
+        from engines.sglang.settings import server_settings
 
         found = server_settings(*ray.get(address.remote(), timeout=_PATIENCE_S))
     return found
@@ -56,7 +56,7 @@ def _report_in(actor: Any, engine: str, dtype: str) -> dict[str, Any] | None:
     for holder in (actor, *(worker.rollout for worker in workers if hasattr(worker, "rollout"))):
         for hook in (hooks.ENGINE, hooks.ENGINE_0_4, hooks.SGLANG_0_4):
             if (found := hook.find(holder)) is not None:
-                module = importlib.import_module(f"engines.{engine}.final")
+                module = importlib.import_module(f"engines.{engine}.settings")
                 settings: dict[str, Any] = module.engine_settings(found, dtype)
                 return settings
     return None

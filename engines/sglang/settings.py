@@ -1,13 +1,15 @@
-"""Reads the final settings of an SGLang that a trainer builds, from SGLang's own description of its server."""
+"""Lists the options of the installed SGLang, and reads the final settings of one that a trainer builds or asks."""
 
 from __future__ import annotations
 
+import inspect
 import json
 from collections.abc import Mapping
 from typing import Any
 from urllib.request import ProxyHandler, build_opener
 
-from engines.sglang import hooks
+from engines.sglang import hooks, standins
+from node.hardware import importing
 
 _REPORTED = (
     *("dtype", "random_seed", "attention_backend", "decode_attention_backend", "sampling_backend", "quantization"),
@@ -39,3 +41,13 @@ def server_settings(host: str, port: int) -> dict[str, Any]:
     at = f"[{host}]" if ":" in host else host
     with build_opener(ProxyHandler({})).open(f"http://{at}:{port}/server_info", timeout=_PATIENCE_S) as answer:
         return {"name": "sglang", **final_settings(json.load(answer))}
+
+
+def known_options() -> list[str]:
+    """The options of SGLang's server."""
+    standins.install()
+    with importing():
+        return list(inspect.signature(hooks.ARGUMENTS.get()).parameters)
+
+
+server_options = known_options

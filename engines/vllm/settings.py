@@ -1,12 +1,15 @@
-"""Reads the final settings of a vLLM that a trainer builds, in its own process or as a server."""
+"""Lists the options of the installed vLLM, and reads the final settings of one that a trainer builds or asks."""
 
 from __future__ import annotations
 
+import argparse
+import dataclasses
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, cast
 
 from common.errors import UserError
 from engines.vllm import hooks
+from node.hardware import importing
 
 _REPORTED = {
     "model_config": ("seed", "max_model_len", "enforce_eager", "quantization", "enable_sleep_mode"),
@@ -60,3 +63,24 @@ def engine_settings(engine: Any, dtype: str) -> dict[str, Any]:
     chosen = {layer.attn_backend.get_name() for layer in layers if hasattr(layer, "attn_backend")}
     kernels = {"attention_backend": " and ".join(sorted(chosen))} if chosen else {}
     return {**final_settings(config, dtype), **kernels, "compilation_mode": str(mode)}
+
+
+def known_options() -> list[str]:
+    """The options that vLLM's `LLM` passes on to its engine."""
+    with importing():
+        return [field.name for field in dataclasses.fields(hooks.ARGUMENTS.get())]
+
+
+def server_options() -> list[str]:
+    """The options of vLLM's server: those of its command line and of its engine."""
+    return [*known_options(), *(action.dest for action in server_parser()._actions)]
+
+
+def server_parser() -> argparse.ArgumentParser:
+    """The parser of the server's command line."""
+    with importing():
+        try:
+            add_options = hooks.SERVER_OPTIONS.get()
+        except ModuleNotFoundError:
+            add_options = hooks.SERVER_OPTIONS_0_28.get()
+        return cast("argparse.ArgumentParser", add_options(hooks.PARSER.get()()))
