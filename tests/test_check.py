@@ -138,7 +138,11 @@ def with_train(**train):
 
 @pytest.mark.parametrize(
     ("train", "what"),
-    [({"runtime": "-"}, "no runtime"), ({"gres": "-", "cpus_per_task": "8"}, "verl reserves 33 CPUs")],
+    [
+        ({"runtime": "-"}, "no runtime"),
+        ({"gres": "-", "cpus_per_task": "8"}, "verl reserves 33 CPUs"),
+        ({"nodes": "2"}, "needs 1 node per run (workload.nodes), but the profile requests 2 from Slurm"),
+    ],
 )
 def test_a_request_that_can_never_run_fails(slurm, train, what):
     one = checked(with_train(**train), RUN | {"least_cpus": 33})[1]["slurm-request"]

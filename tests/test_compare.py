@@ -16,7 +16,6 @@ from trainers.logs.record import Imported, SourceRead, StepRecord
 from workflow.cli import main
 
 from .patience import run
-from .simulated.logs import console
 
 ROOT = Path(__file__).resolve().parents[1]
 LOGS = ROOT / "tests" / "goldens" / "data" / "formats"
@@ -85,28 +84,6 @@ def test_the_page_says_what_the_arms_are_and_no_reason_of_the_answer_twice(rollo
     assert page.index("a: verl 0.9.1 fully_async, vllm; ") < page.index("<nav"), "on the first screen"
     assert "Only the whole step is known: generation never waits" in page and "All timers added up" not in page
     assert "gpu-counts-differ" not in page and "mode-by-timers" not in page and "other numbers of GPUs" in page
-
-
-@pytest.mark.full("whole workflows")
-@pytest.mark.parametrize(("n", "unequal"), [(8, False), (10, True)])
-def test_the_command_that_a_log_shows_is_in_the_ledger(tmp_path, n, unequal):
-    for engine, completions in (("vllm", 8), ("sglang", n)):
-        command = (
-            f"+ python3 -m verl.trainer.main_ppo data.train_batch_size=128 actor_rollout_ref.rollout.name={engine} "
-            f"actor_rollout_ref.rollout.n={completions} actor_rollout_ref.rollout.tensor_model_parallel_size=2 "
-            "trainer.n_gpus_per_node=8 trainer.nnodes=1 actor_rollout_ref.model.path=$MODEL\n"
-        )
-        (tmp_path / f"{engine}.log").write_text(command + console(engine), encoding="utf-8")
-    done = program(tmp_path, "rolloutbench", "compare", "vllm=vllm.log", "sglang=sglang.log", *RELEASE)
-    assert done.returncode == 0, done.stderr
-    ledger = json.loads((tmp_path / "comparison" / "preflight.json").read_text())["ledger"]
-    rows = {row["setting"]: (row["values"], row["verdict"]) for row in ledger}
-    values = {"vllm": "1024", "sglang": "1280" if unequal else "1024"}
-    assert rows["workload.batch_size"] == (values, "different" if unequal else "equal")
-    assert rows["GPUs of one engine (tensor parallel)"] == ({"vllm": "2", "sglang": "2"}, "equal")
-    assert rows["workload.gpus_per_node"][1] == "equal" and rows["workload.model"][1] == "unverifiable"
-    text = "workload.batch_size (1024 in vllm; 1280 in sglang)"
-    assert (text in " ".join(done.stdout.split())) is unequal
 
 
 @pytest.mark.full("whole workflows")

@@ -76,28 +76,15 @@ SITE = {"executor": "slurm", "default-resources": {"slurm_partition": "cpu"}, "j
 TRAIN = {"slurm_partition": "all", "cpus_per_task": 8, "runtime": "1-00:00:00", "mem_mb": "800G"}
 
 
-def dry_run(program, folder, site, *arguments):
-    """What a dry run of the quickstart says with a profile of this text."""
-    (folder / "site").mkdir()
-    (folder / "site" / "config.yaml").write_text(site)
-    command = [str(program), "run", str(ROOT / "config.yaml"), "--dry-run", "--printshellcmds", "--nolock"]
-    done = run([*command, "--profile", str(folder / "site"), *arguments], 300, cwd=folder)
-    return done.returncode, done.stderr + done.stdout
-
-
 def test_a_profiles_request_is_understood_in_slurms_forms_and_without_second_quotes(program, tmp_path):
     train = TRAIN | {"slurm_extra": "--exclusive --comment='a b'", "qos": None}
-    code, said = dry_run(program, tmp_path, yaml.safe_dump(SITE | {"set-resources": {"train": train}}))
-    assert code == 0, said
+    (tmp_path / "site").mkdir()
+    (tmp_path / "site" / "config.yaml").write_text(yaml.safe_dump(SITE | {"set-resources": {"train": train}}))
+    command = [str(program), "run", str(ROOT / "config.yaml"), "--dry-run", "--printshellcmds", "--nolock"]
+    done = run([*command, "--profile", str(tmp_path / "site")], 300, cwd=tmp_path)
+    said = done.stderr + done.stdout
+    assert done.returncode == 0, said
     assert "slurm_partition=all slurm_account= qos= " in said and "mem_mb=800000 runtime=1440 " in said
     assert (
         "slurm_extra='--exclusive --comment='\"'\"'a b'\"'\"'' " in said and " gres= nodes=1 cpus_per_task=8 " in said
     )
-
-
-def test_a_request_that_cannot_run_is_refused_before_anything_is_built(program, tmp_path):
-    train = {"slurm_partition": "h100", "cpus_per_task": 8, "runtime": "20h", "nodes": 2}
-    code, said = dry_run(program, tmp_path, yaml.safe_dump(SITE | {"set-resources": {"train": train}}))
-    says = "needs 1 node per run (workload.nodes), but the profile requests 2 from Slurm"
-    assert code != 0 and "error: " in said and says in said and "Traceback" not in said, said
-    assert not (tmp_path / "results").exists() and not (tmp_path / ".stacks").exists()

@@ -15,13 +15,6 @@ from common.files import ROOT
 from common.messages import did_you_mean, unknown_name
 
 _WIDTH = 79
-EXIT_CODES = {
-    0: "done",
-    1: "failed: a message after `error:` states the problem and the remedy",
-    2: "wrong command line: the usage is printed",
-    130: "interrupted (Ctrl-C)",
-    141: "the program that reads the output has ended, such as `head`",
-}
 
 
 class Command(NamedTuple):
@@ -45,11 +38,8 @@ COMMANDS = {
     name: Command(**one | {"exit_codes": {int(code): what for code, what in one.get("exit_codes", {}).items()}})
     for name, one in _TABLE["commands"].items()
 }
-NOW = {
-    **dict.fromkeys(("plan", "doctor", "preflight"), "rolloutbench check"),
-    **dict.fromkeys(("verdict", "headline"), "rolloutbench report"),
-    "schema": f"the file {ROOT / 'workflow' / 'schemas' / 'config.schema.json'}",
-}
+EXIT_CODES = {int(code): what for code, what in _TABLE["exit_codes"].items()}
+NOW = {old: new.format(root=ROOT) for old, new in _TABLE["now"].items()}
 """What commands of earlier releases are now; those of check and report took the same arguments."""
 
 
