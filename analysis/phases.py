@@ -33,10 +33,7 @@ def shown_phase(path: str, trees: Sequence[TimerTree]) -> Phase:
 
 
 def phase_table(
-    wide: pd.DataFrame,
-    arms: Sequence[str],
-    trees: Sequence[TimerTree],
-    own: Mapping[str, Sequence[TimerTree]] | None = None,
+    wide: pd.DataFrame, arms: Sequence[str], trees: Sequence[TimerTree], own: Mapping[str, Sequence[TimerTree]]
 ) -> pd.DataFrame:
     """One row per factor combination, arm and phase, over the counted steps (columns: `COLUMNS`).
 
@@ -57,7 +54,7 @@ def phase_table(
         rounding_s, parent_of = {p: _mean_rounding_s(wide, group, p) for p in timed}, parents(timed)
         root_s = mean_of(wide.loc[group.index, PHASE + root], steps) if timed else math.nan
         for path in timed:
-            phase = shown_phase(path, [*(own or {}).get(arm, ()), *trees])
+            phase = shown_phase(path, [*own.get(arm, ()), *trees])
             logged = wide.loc[group.index, PHASE + path]
             seconds = logged.fillna(0.0)
             own_mean_s = mean_of(wide.loc[group.index, OWN + path].fillna(0.0), steps)

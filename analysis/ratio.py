@@ -259,7 +259,7 @@ def reach(sample: RunNumbers, confidence: float = CONFIDENCE, more: int = 0) -> 
     return half, half + error * students_t(freedom, POWER)
 
 
-def more_runs(sample: RunNumbers, within: float, confidence: float = CONFIDENCE) -> float:
+def more_runs(sample: RunNumbers, within: float) -> float:
     """How many more runs of each arm would show the difference, or that it is below `within`, with a power of 80%.
 
     `within` is the logarithm of a ratio. NaN above 1,000, where nothing varies, and where an arm has a single run.
@@ -267,7 +267,7 @@ def more_runs(sample: RunNumbers, within: float, confidence: float = CONFIDENCE)
     value = abs(sample.log_ratio)
 
     def resolves(more: int) -> bool:
-        _, detected = reach(sample, confidence, more)
+        _, detected = reach(sample, more=more)
         return detected <= value or detected + value <= within
 
     if not max(np.ptp(sample.baseline), np.ptp(sample.arm)) > 0 or min(len(sample.baseline), len(sample.arm)) < 2:

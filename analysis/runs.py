@@ -89,12 +89,6 @@ class Run:
         return self.rows(_STEPS).unify_dictionaries().combine_chunks()
 
     @property
-    def steps(self) -> pd.DataFrame:
-        """The same in pandas, which takes as long again."""
-        steps: pd.DataFrame = self.tidy.to_pandas()
-        return steps
-
-    @property
     def lengths(self) -> Lengths:
         """The lengths of its responses."""
         table = self.rows(["kind", "name", "step", "value"])

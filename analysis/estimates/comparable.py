@@ -51,8 +51,6 @@ class Comparable:
     """Arms read from plain tables whose unit nobody says, with what would say it."""
     per_gpu: frozenset[tuple[str, str]] = frozenset()
     """Arms whose GPUs may be compared by what they do: a loop overlaps, or only the number of GPUs differs."""
-    not_repeated: Mapping[tuple[str, str], str] = field(default_factory=dict)
-    """Arms that are declared as repetitions, but ran under other conditions, so they do not measure noise."""
 
 
 ALL_COMPARABLE = Comparable()
@@ -71,7 +69,6 @@ def comparable(runs: Sequence[Run], plan: PlanRead, wide: pd.DataFrame) -> tuple
     """
     refused: dict[tuple[str, str], str] = {}
     settle: dict[tuple[str, str], str] = {}
-    not_repeated: dict[tuple[str, str], str] = {}
     throughput: dict[tuple[str, str], str] = {}
     unsaid: dict[tuple[str, str], str] = {}
     per_gpu: set[tuple[str, str]] = set()
@@ -83,7 +80,7 @@ def comparable(runs: Sequence[Run], plan: PlanRead, wide: pd.DataFrame) -> tuple
     for (factors, arm), mine in groups.items():
         other = plan.same_as.get(arm, "")
         if other and (reasons := different_conditions(groups.get((factors, other), []), mine)):
-            not_repeated[factors, arm] = why = "; ".join(dict.fromkeys(reasons.values()))
+            why = "; ".join(dict.fromkeys(reasons.values()))
             text = f"{arm} should repeat {other}{at(factors)}, but ran with {why}: it does not measure noise"
             verdicts.append(Verdict("error", "no-repetition", text, (arm,)))
         base, versus = groups.get((factors, plan.baseline), []), f"{arm} against {plan.baseline}{at(factors)}"
@@ -111,7 +108,7 @@ def comparable(runs: Sequence[Run], plan: PlanRead, wide: pd.DataFrame) -> tuple
         if (overlaps or reasons) and {*reasons} <= {"gpus", "nodes"}:
             per_gpu.add((factors, arm))
     once = list(dict.fromkeys(verdicts))
-    return Comparable(refused, settle, throughput, unsaid, frozenset(per_gpu), not_repeated), once
+    return Comparable(refused, settle, throughput, unsaid, frozenset(per_gpu)), once
 
 
 def _generates_beside(runs: Sequence[Run], wide: pd.DataFrame) -> dict[str, str]:

@@ -32,7 +32,7 @@ PAGE = "currentColor"
 """The page's text colour, light or dark."""
 FONT, LATIN = "'Noto Sans CJK JP', 'Noto Sans CJK SC', 'Noto Sans', sans-serif", "\u2e80"
 """The font of a file with letters above `LATIN`: a search in all fonts takes three times as long as drawing."""
-WIDTH, TITLE_SIZE = 640, 12
+WIDTH, TITLE_SIZE, MOST_LISTED = 640, 12, 24
 
 _TEXT = {"labelColor": PAGE, "titleColor": PAGE, "labelFontSize": 12}
 CONFIG: Mapping[str, Any] = {
@@ -139,10 +139,11 @@ def wrapped(name: str, letters: int) -> str:
     return "\n".join(line for part in name.split("\n") for line in textwrap.wrap(part, letters) or [""])
 
 
-def listed(parts: Iterable[str], at_most: int = 24) -> str:
+def listed(parts: Iterable[str]) -> str:
     """The first parts in one sentence, and how many more there are."""
     given = list(parts)
-    return "; ".join(given[:at_most]) + (f"; and {len(given) - at_most} more" if len(given) > at_most else "")
+    more = len(given) - MOST_LISTED
+    return "; ".join(given[:MOST_LISTED]) + (f"; and {more} more" if more > 0 else "")
 
 
 def only_first(drawn: int, of: int, what: str, table: str) -> str:

@@ -175,8 +175,6 @@ def text(value: Any) -> Cell:
     return Cell(value if isinstance(value, str) else "")
 
 
-def interval_columns(
-    show: Callable[[Any], Cell], group: str = "", confidence: float = CONFIDENCE
-) -> tuple[Column, Column]:
+def interval_columns(show: Callable[[Any], Cell], confidence: float = CONFIDENCE) -> tuple[Column, Column]:
     """The ends of an interval."""
-    return Column("low", f"{confidence:.0%} from", show, group), Column("high", "to", show, group)
+    return Column("low", f"{confidence:.0%} from", show), Column("high", "to", show)

@@ -56,4 +56,4 @@ def test_a_trainers_own_program_runs_unedited_and_its_log_is_read(project, stack
     assert collect(RunPaths(one.run), one.run / "steps.parquet")
     run, verdicts = read_run(one.folder / "results" / "experiment", "a-s0", None)
     assert run.spec["trainer"] == trainer and not [one for one in verdicts if one.level == "error"], verdicts
-    assert len(set(run.steps["step"])) == 3
+    assert len(set(run.rows(["step"])["step"].to_pylist())) == 3
