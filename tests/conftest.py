@@ -45,10 +45,10 @@ _LOCKS = tempfile.TemporaryDirectory(prefix="rbl")
 os.environ["ROLLOUTBENCH_LOCKS_DIR"] = _LOCKS.name
 # Parts that belong together, with what they begin with: one process has each, as they share what takes long to make.
 PARTS = {
-    "verl": ("tests/trainers/verl/",),
+    "verl": ("tests/trainers/verl/", "tests/launch_scripts/test_from_script.py::test_verl_composes"),
     "end to end": ("tests/test_end_to_end.py",),
     "training on slurm": ("tests/slurm/test_training.py",),
-    "jobs": ("tests/node/", "tests/trainers/trl/"),
+    "jobs": ("tests/node/", "tests/trainers/trl/", "tests/launch_scripts/test_from_script.py::test_the_trainers_own"),
     "slurm 0": ("tests/slurm/test_storm.py",),
     # By their names these would come last of all, when nothing is left to go beside them.
     "swift": ("tests/trainers/swift/test_swift_grpo.py", "tests/trainers/swift/test_swift_vllm.py"),

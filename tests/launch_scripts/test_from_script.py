@@ -4,14 +4,13 @@ import argparse
 import json
 import os
 import re
-import subprocess
 from pathlib import Path
 
 import pytest
 import yaml
 
 from common.dotted import flatten, nested_settings
-from tests.attempts import ROOT, job_environment
+from tests.attempts import ROOT, run_job
 from tests.importing import run_snakemake
 from tests.launch_scripts.parsed_arguments import NOT_HERE
 from tests.trainers.composed import composed_by
@@ -127,7 +126,7 @@ def test_the_articles_script_becomes_the_experiment_that_was_written_by_hand(new
         pytest.param("0.9.1", ["article"], marks=SECOND),
     ],
 )
-def test_verl_composes_the_scripts_settings_and_the_list_names_every_difference(version, names, here):
+def test_verl_composes_the_scripts_settings_and_the_list_names_every_difference(version, names, here, warm_verl):
     cases = {}
     lists = {}
     for name in names:
@@ -146,7 +145,7 @@ def test_verl_composes_the_scripts_settings_and_the_list_names_every_difference(
         ours = [text for text in args["overrides"] if "no_such" not in text]
         cases |= {f"{name}, ours": ours, f"{name}, theirs": theirs}
         lists[name] = (named(read), read.trainer.launch)
-    found = composed_by(version, cases, here)
+    found = composed_by(version, cases, here, warm_verl(version))
     for name, (told, launch) in lists.items():
         assert launch is not None
         assert [found[f"{name}, {whose}"]["error"] for whose in ("ours", "theirs")] == [None, None]
@@ -160,8 +159,7 @@ def test_verl_composes_the_scripts_settings_and_the_list_names_every_difference(
 def _parsed(python, trainer, cases, folder):
     given, out = folder / "cases.json", folder / "parsed.json"
     given.write_text(json.dumps(cases), encoding="utf-8")
-    program = [str(python), "-m", "tests.launch_scripts.parsed_arguments", trainer, str(given), str(out)]
-    done = subprocess.run(program, cwd=ROOT, env=job_environment(PYTHONPATH=str(ROOT)), capture_output=True, text=True)
+    done = run_job(python, "tests.launch_scripts.parsed_arguments", trainer, given, out)
     assert done.returncode == 0, done.stderr[-3000:]
     return dict(json.loads(out.read_text(encoding="utf-8")))
 
