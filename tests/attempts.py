@@ -103,6 +103,20 @@ def prepared(python, folder, request):
     return folder / "made" / "inputs.json"
 
 
+def request_of(workload):
+    """What inputs a workload needs."""
+    lengths = {key: workload[key] for key in ("max_prompt_length", "max_response_length")}
+    return {"data": DATA | workload["data"], "model": workload["model"], **lengths}
+
+
+def inputs_of(python, folder, workload):
+    """inputs.json of a workload, made in a fork of a `WarmPython`."""
+    (folder / "request.json").write_text(json.dumps(request_of(workload)))
+    done = python.run("-m", "node.inputs", "--request", folder / "request.json", "--out", folder / "made")
+    assert done.returncode == 0, done.stderr
+    return folder / "made" / "inputs.json"
+
+
 def reward_model(inputs, **words):
     """The reward model of prepared inputs, as a specification has it."""
     (model,) = json.loads(inputs.read_text())["reward_models"]

@@ -9,7 +9,7 @@ from node.dataset import arithmetic_rows
 from workflow.config.plan import plan_runs, stack_facts
 from workflow.config.reading import parse_config
 
-from ...attempts import DATA, EAGER, ROOT, order_attempt, read_lines, run_job
+from ...attempts import ROOT, order_attempt, read_lines
 
 AGREE = 1e-4  # nats, as for TRL
 CASES = yaml.safe_load(Path(__file__).with_name("runs.yaml").read_text(encoding="utf-8"))
@@ -41,20 +41,6 @@ def planned(folder, *names):
         found[name] = plan_runs(parse_config(raw), stack_facts).runs[f"{name}-s0"].spec
         found[name]["trainer_args"] |= run.get("args", {})
     return found
-
-
-def request_of(workload):
-    """What inputs a workload needs."""
-    lengths = {key: workload[key] for key in ("max_prompt_length", "max_response_length")}
-    return {"data": DATA | workload["data"], "model": workload["model"], **lengths}
-
-
-def inputs_of(python, folder, workload):
-    """inputs.json of a workload, made where vLLM's runs are made."""
-    (folder / "request.json").write_text(json.dumps(request_of(workload)))
-    done = run_job(python, "node.inputs", "--request", folder / "request.json", "--out", folder / "made", **EAGER)
-    assert done.returncode == 0, done.stderr
-    return folder / "made" / "inputs.json"
 
 
 class Run:

@@ -9,10 +9,10 @@ import pytest
 import yaml
 
 from ... import patience
-from ...attempts import TRANSFORMERS, prepared, read_lines, run_warm
+from ...attempts import TRANSFORMERS, prepared, read_lines, request_of, run_warm
 from ..trl.test_trl_grpo import COMMON, PREPARE, check_clock, check_tree
 from ..trl.test_trl_ranks import start
-from .runs import Run, planned, request_of
+from .runs import Run, planned
 
 pytestmark = pytest.mark.full("trainings of ms-swift beside TRL, some of two processes")
 

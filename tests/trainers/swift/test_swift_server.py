@@ -21,9 +21,9 @@ from workflow.job.rendezvous import TaskSetup
 from workflow.job.server import ServerHead, ServerSetup, is_healthy
 
 from ... import guarded, patience
-from ...attempts import EAGER, ROOT, job_environment, run_job, warm
+from ...attempts import EAGER, ROOT, inputs_of, job_environment, run_job, warm
 from ..trl.test_trl_grpo import COMMON, PREPARE, check_tree
-from .runs import AGREE, Run, check_newest_weights, differences, inputs_of, planned
+from .runs import AGREE, Run, check_newest_weights, differences, planned
 from .test_swift_vllm import STACK, SYNC
 
 pytestmark = [pytest.mark.full("servers beside trainings of ms-swift"), pytest.mark.promise("a-server-beside-the")]
@@ -92,7 +92,7 @@ class Beside:
 def serving(python, folder, name):
     """The server of a run's first life."""
     specs = planned(folder, "server", "ahead", "shares", "adapter")
-    inputs = inputs_of(python, folder, specs[name]["workload"])
+    inputs = inputs_of(warm(python, **EAGER), folder, specs[name]["workload"])
     runs = {of: Run(folder / of, spec, inputs) for of, spec in specs.items()}
     environment = job_environment(PYTHONPATH=str(ROOT), **EAGER)
     setup = TaskSetup(

@@ -5,9 +5,9 @@ import pytest
 
 from node.seeds import engine_seed
 
-from ...attempts import EAGER, run_warm
+from ...attempts import EAGER, inputs_of, run_warm, warm
 from ..trl.test_trl_grpo import COMMON, PREPARE, check_clock, check_tree
-from .runs import AGREE, Run, check_newest_weights, inputs_of, planned
+from .runs import AGREE, Run, check_newest_weights, planned
 
 STACK = "swift-vllm-cpu"
 STOPPED_AT = 3
@@ -20,7 +20,7 @@ class Trainings:
     def __init__(self, stack_python, folder):
         specs = planned(folder, "full", "resumed", "dapo", "merged")
         self.python = stack_python(STACK)
-        inputs = inputs_of(self.python, folder, specs["full"]["workload"])
+        inputs = inputs_of(warm(self.python, **EAGER), folder, specs["full"]["workload"])
         self.runs = {name: Run(folder / name, spec, inputs) for name, spec in specs.items()}
 
     def train(self, name, life=1, stop_at=0):

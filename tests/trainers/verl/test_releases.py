@@ -2,6 +2,7 @@
 
 import sys
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -17,12 +18,7 @@ from workflow.config.plan import plan_runs
 from workflow.config.reading import parse_config
 from workflow.preflight import preflight
 
-V9_0_0 = replace(
-    V0_9_1,
-    version="9.0.0",
-    reward_key="score.function",
-    cpus_with_gpu=5,
-)
+V9_0_0 = replace(V0_9_1, version="9.0.0", reward_key="score.function", cpus_with_gpu=5)
 
 
 @pytest.fixture(autouse=True)
@@ -52,20 +48,19 @@ def test_its_job_knows_its_keys():
 
 
 @pytest.mark.parametrize("kind", ["RuntimeError", "NotImplementedError"])
-def test_a_refusal_that_verl_raises_itself_is_told_and_what_a_machine_lacks_is_not(kind, monkeypatch, tmp_path, capsys):
+def test_a_refusal_that_verl_raises_itself_is_told_and_what_a_machine_lacks_is_not(kind, monkeypatch, capsys):
     """Two kinds of RuntimeError: verl's own says what is wrong, another package's that this machine lacks something."""
 
     def check(file):
         scope = {}
-        exec(compile(f"def validate(config):\n    raise {kind}('set use_remove_padding')", str(file), "exec"), scope)
+        exec(compile(f"def validate(config):\n    raise {kind}('set use_remove_padding')", file, "exec"), scope)
         monkeypatch.setitem(of_verl._RELEASES, "9.0.0", replace(V9_0_0, validate=scope["validate"]))
         composed.check("9.0.0", {})
 
-    monkeypatch.setattr(composed, "_config_folder", lambda version: tmp_path / "verl" / "trainer" / "config")
+    monkeypatch.setattr(composed, "_config_folder", lambda version: Path("/verl/trainer/config"))
     monkeypatch.setitem(sys.modules, "omegaconf", SimpleNamespace(OmegaConf=SimpleNamespace(create=dict)))
-    with pytest.raises(
-        UserError, match=r"would not run with these settings: set use_remove_padding \(.*verl/actor.py:2"
-    ):
-        check(tmp_path / "verl" / "actor.py")
-    check(tmp_path / "torch" / "cuda.py")
+    refusal = r"would not run with these settings: set use_remove_padding \(.*verl/actor.py:2"
+    with pytest.raises(UserError, match=refusal):
+        check("/verl/actor.py")
+    check("/torch/cuda.py")
     assert "validates its settings only on the node" in capsys.readouterr().err

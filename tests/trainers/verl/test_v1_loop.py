@@ -44,7 +44,6 @@ def test_rewards_come_by_way_of_the_queue_and_lost_completions_are_told(warm_ver
     monkeypatch.setattr(attempts, "STANDIN", engine)
     monkeypatch.setitem(attempts.OPTIONS, "0.9.1", ONE_OF_EACH)
     bench = attempts.Bench("0.9.1", warm_verl("0.9.1"), tmp_path)
-    bench.make_inputs()
     (tmp_path / "fail-once").touch()
     with attempts.ray_of(bench):
         folder = bench.order("loop", 1, steps=2, gpus_per_node=1, beta=0.04, samples=3, test_steps=1)

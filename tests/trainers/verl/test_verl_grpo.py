@@ -15,7 +15,6 @@ from analysis.steps import read_steps
 from engines import reported as term
 from engines.sglang import SGLANG
 from trainers.protocol import StackFacts
-from trainers.workload import Workload
 from workflow.config.plan import plan_runs
 from workflow.config.reading import parse_config
 from workflow.job.place import Place
@@ -23,7 +22,7 @@ from workflow.job.ray import RayHead
 from workflow.job.rendezvous import TaskSetup
 
 from ... import patience
-from ...attempts import order_attempt, read_lines
+from ...attempts import inputs_of, order_attempt, read_lines
 from .environments import build
 from .tiers import RELEASES
 
@@ -55,7 +54,7 @@ class Bench:
 
     def __init__(self, version, warm, folder):
         self.version, self.warm, self.folder = version, warm, folder
-        self.inputs = folder / "inputs" / "inputs.json"
+        self.inputs = inputs_of(warm, folder, WORKLOAD)
         self.ray = {}
         self.jobs = {}
 
@@ -72,18 +71,6 @@ class Bench:
             "NCCL_DEBUG": "INFO",  # as the arm in `order` has it
             "WANDB_API_KEY": "s3cret" * 7,
         }
-
-    def make_inputs(self):
-        request = {
-            "data": {**Workload.model_validate(WORKLOAD).data.model_dump(), "rows": 32},
-            "model": {"source": "builtin:tiny-qwen2", "revision": None, "seed": 0},
-            "max_prompt_length": 64,
-            "max_response_length": 24,
-        }
-        (self.folder / "request.json").write_text(json.dumps(request))
-        request_file = self.folder / "request.json"
-        done = self.warm.run("-m", "node.inputs", "--request", request_file, "--out", self.inputs.parent)
-        assert done.returncode == 0, done.stderr
 
     def order(self, run_id, number, **words):
         """An attempt as the launcher orders it."""
@@ -131,7 +118,6 @@ def ray_of(bench):
 @pytest.fixture(scope="module", params=RELEASES)
 def bench(request, warm_verl, tmp_path_factory):
     made = Bench(request.param, warm_verl(request.param), tmp_path_factory.mktemp("verl"))
-    made.make_inputs()
     with ray_of(made):
         yield made
 
@@ -185,7 +171,8 @@ def test_a_run_in_two_lives(bench, tmp_path):
     assert ended(job) == 75, bench.log(first)
     before = lines_of(first)
     assert "stopped: after step 2 of 6, with a checkpoint" in bench.log(first)
-    assert f"step 2/6  {before[1]['scalars']['timing_s/step']:.2f} s  reward " in bench.log(first)
+    # Ray may end before it has passed on what was printed last.
+    assert f"step 1/6  {before[0]['scalars']['timing_s/step']:.2f} s  reward " in bench.log(first)
     assert not (first / "done.json").exists()
     check_wandb(first, before)
 
