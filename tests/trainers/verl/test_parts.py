@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from common.errors import UserError
-from engines.sglang import options as of_sglang
-from engines.vllm import options as of_vllm
+from engines.sglang import settings as of_sglang
+from engines.vllm import settings as of_vllm
 from node.seeds import engine_seed
 from trainers.registry import trainer_named
 from trainers.verl.driver.composed import check_engine_options
