@@ -2,7 +2,6 @@
 
 import json
 import random
-import re
 import tracemalloc
 from pathlib import Path
 
@@ -12,16 +11,13 @@ from analysis.imports.formats import read_source
 from analysis.sources.wandb_api import RUN_FILE
 from common.errors import UserError
 from tests.analysis.imports_of import run_of, written
-from workflow.cli import main
+from trainers.registry import trainers
 
 HERE = Path(__file__).parents[2] / "answers" / "logs_of_each_format"
 LOGS = {file.stem: file.read_text(encoding="utf-8") for file in sorted(HERE.iterdir()) if file.name != "answer.yaml"}
-NAMES = {file.stem: file.name for file in HERE.iterdir()}
-RELEASES = {"verl": "0.4.1", "swift": "4.6.0", "trl": "1.16.0"}
-RELEASES |= {"nemo-rl": "0.5.0", "openrlhf": "0.9.9", "skyrl": "0.2.0", "slime": "0.3.1"}
 OTHERS = ("nemo-rl-console", "openrlhf-console", "skyrl-console", "skyrl-timers", "slime-console")
-TRAINERS = {form: re.sub("-(console|timers|jsonl)$", "", form) for form in LOGS}
-TRAINERS |= {"table": "verl", "wandb": "verl", "trainer-state": "trl"}
+TRAINERS = {form.name: trainer.name for trainer in trainers() for form in trainer.logs.formats}
+TRAINERS |= {"table": "verl", "wandb": "verl", "skyrl-timers": "skyrl"}
 # What has crashed readers: half a character, numbers without end, deep nesting, marks of encodings, other digits.
 ODD = (
     "\\ud800", "9" * 400, "[" * 2_000, '{"a":' * 2_000, "\ufeff", "\0", "1e999", "-inf", "NaN", "٣", "²", "'", '"',
@@ -76,9 +72,8 @@ def imported(folder, form, content):
     else:
         source.unlink(missing_ok=True)  # ext4 waits for the disk where a file is written over
         source.write_bytes(content)
-    version = RELEASES[TRAINERS[form]]
     given, engine = "wandb:a/b/c" if form == "wandb" else str(source), "sglang" if form == "slime-console" else "vllm"
-    return len(run_of(folder, [given], TRAINERS[form], engine, version=version, batch_size=16).table)
+    return len(run_of(folder, [given], TRAINERS[form], engine, batch_size=16).table)
 
 
 @pytest.mark.parametrize("bad", ["[" * 20_000, '{"a":' * 20_000])
@@ -146,16 +141,3 @@ def test_no_damage_crashes_the_importer(tmp_path_factory, form):
         except BaseException as error:
             error.add_note(f"after the damage {damage}")
             raise
-
-
-@pytest.mark.parametrize("form", [form for form in LOGS if form != "wandb"])
-def test_two_logs_without_a_flag_are_answered(tmp_path, monkeypatch, capsys, form):
-    monkeypatch.chdir(tmp_path)
-    names = [f"{name}{Path(NAMES[form]).suffix}" for name in ("before", "after")]
-    for number, name in enumerate(names):
-        (tmp_path / name).write_text(LOGS[form] + "\n" * number)
-    assert main(["compare", *names, "--verdict-only", "--json"]) == 0, capsys.readouterr().err
-    streams = capsys.readouterr()
-    (told,) = json.loads(streams.out)["arms"]
-    assert {told["arm"], told["baseline"]} in ({"before", "after"}, {"sglang-1", "sglang-2"}), told
-    assert told["ratios"][0]["value"] == [1.0, 1.0]
