@@ -70,13 +70,8 @@ def test_a_slower_release_fails_for_its_arm_only(template, tmp_path, capsys):
 
 
 def test_flags_are_checked(template, tmp_path, capsys):
-    for words, message in (
-        (("--arm", "vlm"), "unknown arm 'vlm' (did you mean vllm?)"),
-        (("--arm", "vllm", "--fail-if-slower", "fast"), "must be a percentage"),
-        (("--fail-if-slower", "5"), "add --arm NAME"),
-    ):
-        assert main(["history", str(template), "--to", str(tmp_path), *words]) == 1
-        assert message in capsys.readouterr().err
+    assert main(["history", str(template), "--to", str(tmp_path), "--arm", "vlm"]) == 1
+    assert "unknown arm 'vlm' (did you mean vllm?)" in capsys.readouterr().err
     assert main(["history", str(tmp_path / "none")]) == 1
     assert "is not there" in capsys.readouterr().err
 

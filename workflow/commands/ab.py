@@ -67,8 +67,6 @@ class AbArm:
 def ab(args: argparse.Namespace) -> None:
     """Run `rolloutbench ab`: write the configuration and on Slurm a profile; say what each arm changes, and doubts."""
     text = read_text(args.script)
-    if args.seeds < 1:
-        raise UserError(f"--seeds must be 1 or more (got {args.seeds})")
     script = read_script(text, args.arguments)
     _require_one_job(args.script, script)
     file: Path = args.save or Path(f"{args.script.stem}-ab.yaml")

@@ -18,7 +18,7 @@ from common.verdicts import count_of
 from workflow.checks import SiteResult, lacking
 from workflow.checks.site_checks import PATIENCE_S, site_checks, start_checks
 from workflow.commands.finding_lines import finding_lines, head_lines, settings_source, wrapped
-from workflow.commands.run_costs import Cost, cost_lines, cost_of, require_pace
+from workflow.commands.run_costs import Cost, cost_lines, cost_of
 from workflow.commands.start_runs import run_line
 from workflow.config.entry import require_readable, require_sources
 from workflow.config.plan import Plan, plan_runs, require_there, stack_facts
@@ -37,7 +37,6 @@ _MISTAKES = ("save-steps", "not-expanded")
 
 def check(args: argparse.Namespace) -> None:
     """Run `rolloutbench check`; raises `UserError` after printing if the runs cannot start."""
-    require_pace(args.seconds_per_step)
     if args.config is None:
         check_machine(args)
     else:

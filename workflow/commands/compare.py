@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import re
 import sys
 import webbrowser
 from collections.abc import Sequence
@@ -107,14 +106,6 @@ def _require_values(args: argparse.Namespace) -> None:
         )
         if args.mode not in modes:
             raise UserError(f"--mode: {unknown_name('mode', args.mode, modes)}")
-    if args.warmup is not None and args.warmup < 0:
-        raise UserError(f"--warmup must be 0 or more (got {args.warmup})")
-    if args.spread is not None:
-        number = args.spread.removesuffix("%")
-        share = float(number) / 100 if re.fullmatch(r"\d{1,3}(\.\d+)?", number) else 0.0
-        if not 0 < share < 1:
-            raise UserError(f"--spread must be a share such as 8% (got {args.spread!r})")
-        args.spread = share
 
 
 def _require_free(args: argparse.Namespace) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
 import sys
 
 from analysis.speed_history import LEAST, SPEED, read_experiments, sentence, series_of
@@ -21,7 +20,9 @@ OTHER_PLACE = "give another folder with --to"
 
 def history(args: argparse.Namespace) -> None:
     """Run `rolloutbench history`: print what each series shows, then write history.json and the page."""
-    limit = _share(args)
+    limit: float | None = args.fail_if_slower
+    if limit and not args.arm:
+        raise UserError("--fail-if-slower needs the arm that it judges: add --arm NAME")
     experiments, notes = read_experiments(args.folders)
     series = series_of(experiments)
     arms = list(dict.fromkeys(one["arm"] for one in series))
@@ -45,22 +46,6 @@ def history(args: argparse.Namespace) -> None:
     print(f"history: {args.to / 'history.html'}", flush=True)
     if limit and any([_is_slower(one, limit) for one in drawn if one["quantity"] == SPEED]):
         sys.exit(SLOWER)
-
-
-def _share(args: argparse.Namespace) -> float | None:
-    """The limit of `--fail-if-slower` as a share."""
-    if args.fail_if_slower is None:
-        return None
-    text = str(args.fail_if_slower)
-    try:
-        share = float(text.removesuffix("%")) / 100
-    except ValueError:
-        share = math.nan
-    if not 0 < share < math.inf:
-        raise UserError(f"--fail-if-slower must be a percentage above 0, such as 5% (got {text})")
-    if not args.arm:
-        raise UserError("--fail-if-slower needs the arm that it judges: add --arm NAME")
-    return share
 
 
 def _is_slower(one: SeriesInHistory, limit: float) -> bool:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import textwrap
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple, NoReturn
@@ -33,7 +34,33 @@ class Command(NamedTuple):
 
 
 _TABLE = tomllib.loads(Path(__file__).with_name("commands.toml").read_text(encoding="utf-8"))
-_TYPES = {"path": Path, "number": float, "whole": int, "json": json.loads}
+
+
+def _checked(kind: Callable[[str], float], least: float, most: float, wanted: str) -> Callable[[str], float]:
+    """An argument's type: a number that is at least, or above, `least` as `wanted` says, and below `most`."""
+
+    def read(text: str) -> float:
+        value = kind(text)
+        if not (least < value or (least == value and kind is int)) or value >= most:
+            raise argparse.ArgumentTypeError(f"must be {wanted} (got {text})")
+        return value
+
+    read.__name__ = kind.__name__  # argparse names it where the text is no number
+    return read
+
+
+def share(text: str) -> float:
+    """`8%`, or `8`, as a share."""
+    return float(text.removesuffix("%")) / 100
+
+
+_TYPES = {
+    **{"path": Path, "whole": int, "json": json.loads},
+    "count": _checked(int, 0, math.inf, "0 or more"),
+    "positive": _checked(int, 1, math.inf, "1 or more"),
+    "seconds": _checked(float, 0, math.inf, "more than 0"),
+    "share": _checked(share, 0, 1, "a share such as 8%"),
+}
 COMMANDS = {
     name: Command(**one | {"exit_codes": {int(code): what for code, what in one.get("exit_codes", {}).items()}})
     for name, one in _TABLE["commands"].items()

@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from common.errors import UserError
 from common.messages import join_first, table_lines
 from common.verdicts import count_of
 from workflow.commands.status import readable_step
@@ -125,12 +124,6 @@ def _estimate(run: PlannedRun, state: RunState, has_checkpoint: bool, pace: Step
     if has_checkpoint:
         return Estimate(run, f"resume from its checkpoint{after}", gpus, pace, left)
     return Estimate(run, f"start{after}", gpus, pace, steps)
-
-
-def require_pace(seconds_per_step: float | None) -> None:
-    """`UserError` for an impossible `--seconds-per-step`."""
-    if seconds_per_step is not None and not 0 < seconds_per_step < float("inf"):
-        raise UserError(f"--seconds-per-step must be more than 0 (got {seconds_per_step:g})")
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from common.errors import UserError
 from common.files import user_name
 from common.messages import can_redraw, table_lines
 from common.ownership import let_others_only_read
@@ -56,8 +55,6 @@ class Snapshot:
 
 def status(args: argparse.Namespace) -> None:
     """Run `rolloutbench status`."""
-    if args.every is not None and not 0 < args.every < float("inf"):
-        raise UserError(f"--every must be more than 0 seconds (got {args.every:g})")
     let_others_only_read()
     find = find_experiment(args.config, args.experiment)
     redraws = args.watch and can_redraw(sys.stdout)
