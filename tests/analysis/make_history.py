@@ -20,16 +20,16 @@ def finished(results, **more):
     return results
 
 
-def nightly(folder, template, speeds, *, at=10**9, noise=0.02):
+def nightly(folder, template, speeds, *, at=10**9):
     """An experiment for each night: `speeds` are the seconds of vllm's steps, as a factor.
 
-    From night `at` on vllm has a new release. Runs differ by 1%, nights by `noise`; some nights are left out.
+    From night `at` on vllm has a new release. Runs differ by 1%, nights by 2%; some nights are left out.
     """
     draw = np.random.default_rng(7)
     original, plan = (json.loads((template / name).read_text()) for name in ("report.json", "plan.json"))
     for night, speed in enumerate(speeds):
         found = copy.deepcopy(original)
-        common = math.exp(draw.normal(0, noise))
+        common = math.exp(draw.normal(0, 0.02))
         slower = {}
         for run in found["runs"]:
             factor = common * math.exp(draw.normal(0, 0.01)) * (speed if run["arm"] == "vllm" else 1.0)

@@ -5,12 +5,9 @@ They stand in for what the jobs write (docs/files.md), so that the analysis is t
 
 import json
 import random
-from dataclasses import replace
-
-import pyarrow as pa
 
 from analysis.collect import collect_run, main
-from analysis.steps import SCHEMA, read_steps, write_steps
+from analysis.steps import read_steps, write_steps
 from common.files import fingerprint_of
 
 INPUTS = "step/training_step/prepare_inputs"
@@ -60,14 +57,6 @@ def metrics_row(step, phases, **more):
         "samples": {"response_length": lengths},
         **more,
     }
-
-
-def with_steps(run, change):
-    """The run with other steps, in a file of their own."""
-    file, table = run.file.with_name("changed.parquet"), read_steps(run.file)[0]
-    schema = SCHEMA.with_metadata(table.schema.metadata)
-    write_steps(pa.Table.from_pandas(change(table.to_pandas()), schema, preserve_index=False), file)
-    return replace(run, file=file)
 
 
 def write_json(path, content):
@@ -128,9 +117,9 @@ def write_run(
     return run_dir
 
 
-def collected(run_dir, out=None):
+def collected(run_dir):
     """The rows and the facts of the file that `collect` writes of a run."""
-    out = out or run_dir / "steps.parquet"
+    out = run_dir / "steps.parquet"
     assert main([str(run_dir), "--out", str(out)]) == 0
     table, metadata = read_steps(out)
     return table.to_pandas(), metadata

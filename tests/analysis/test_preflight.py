@@ -1,7 +1,6 @@
 """What the preflight said, in the report; and what was installed."""
 
 import json
-import re
 import shutil
 from pathlib import Path
 
@@ -59,15 +58,6 @@ def folder(made_once, tmp_path):
 
 def content(folder, **more):
     return read_content(folder / "plan.json", folder, None, more.get("stacks"), more.get("preflight"))
-
-
-def table_of(page, label):
-    """The settings table with that label, as its HTML."""
-    return page.split(f'aria-label="{label}"')[1].split("</table>")[0]
-
-
-def rows_of(table):
-    return re.findall(r'<th scope="row"[^>]*>(.*?)</th>', table)
 
 
 def test_an_unequal_finding_is_in_the_verdict_and_all_of_it_on_the_page(folder):
