@@ -17,7 +17,7 @@ from pathlib import Path
 
 import numpy as np
 
-from analysis.estimates.estimate_table import ESTIMATES, PER_STEP
+from analysis.estimates.estimate_table import EQUAL_WORK, ESTIMATES, PER_STEP
 from bench.measure import Line
 from tests.simulated.engines import REGIMES, SHAPES
 from tests.simulated.experiments import Found, experiments, shaped
@@ -45,7 +45,7 @@ def bias_table(alike: Sequence[Found]) -> list[list[str]]:
         [
             one.name,
             *(f"{100 * one.bias(n):+.1f} ± {100 * one.spread(n):.1f}%" for n in ESTIMATES),
-            percent(one.at_equal_work),
+            percent(float(np.mean([case.estimate == EQUAL_WORK for case in one.cases]))),
             percent(one.warnings),
         ]
         for one in alike
@@ -88,11 +88,17 @@ def runs_table(equal: Sequence[dict[Place, Found]], faster: Sequence[dict[Place,
     return rows
 
 
+def width(found: Found) -> float:
+    """The median width of the verdict's interval: its upper end over its lower one."""
+    low, high = np.array([case.interval for case in found.told]).reshape(-1, 2).T
+    return float(np.nanmedian(high / low))
+
+
 def widths(equal: Sequence[dict[Place, Found]], runs: int) -> list[tuple[float, float]]:
     """The median widths of each regime and number of steps with so many runs, and the recorded ones."""
     recorded = {(r["regime"], r["runs"], r["steps"]): r["width"] for r in recorded_widths() if r["speed"] == 1.0}
     return [
-        (found.width, recorded[found.name, runs, steps])
+        (width(found), recorded[found.name, runs, steps])
         for by_place in equal
         for (r, steps), found in by_place.items()
         if r == runs
@@ -155,7 +161,7 @@ def coverage_lines(count: int = EXPERIMENTS) -> list[Line]:
     show("By the number of runs:", runs_table(equal_at, faster_at))
     show("Claims:", claims_table(equal, faster))
     rows = [
-        [one.name, with_error(one.claimed("+-"), count), with_error(one.coverage(), count), f"{one.width:.3f}"]
+        [one.name, with_error(one.claimed("+-"), count), with_error(one.coverage(), count), f"{width(one):.3f}"]
         for one in shapes
     ]
     show("Identical engines, other runs and steps:", [["", "called different", "coverage", "width"], *rows])

@@ -58,16 +58,6 @@ class Found:
         return float(np.mean([case.verdict in verdicts for case in self.told])) if self.told else math.nan
 
     @property
-    def width(self) -> float:
-        """The median width of the verdict's interval: its upper end over its lower one."""
-        low, high = np.array([case.interval for case in self.told]).reshape(-1, 2).T
-        return float(np.nanmedian(high / low))
-
-    @property
-    def at_equal_work(self) -> float:
-        return float(np.mean([case.estimate == EQUAL_WORK for case in self.cases]))
-
-    @property
     def warnings(self) -> float:
         return float(np.mean([disagreement(case.rows) for case in self.cases]))
 

@@ -8,11 +8,7 @@ import yaml
 
 from common.dotted import flatten
 from tests.trainers.verl import composed_defaults
-from trainers.protocol import StackFacts
-from trainers.verl import settings as verl
 from trainers.verl.driver.overrides import override
-from trainers.workload import Workload
-from workflow.config.model import Arm
 from workflow.config.plan import plan_runs, stack_facts
 from workflow.config.reading import parse_config
 
@@ -86,19 +82,3 @@ def test_the_ablation_varies_graphs_and_blocking_and_nothing_else(composed):
 def test_the_table_of_verls_own_settings_is_what_verl_composes(version, composed):
     assert composed_defaults.defaults(version) == flatten(composed[version]["config"])
     assert composed_defaults.references(version) == composed[f"references of {version}"]
-
-
-def test_what_verl_takes_is_not_refused():
-    options = {
-        f"{ROLLOUT}.engine_kwargs.vllm": {},
-        "+data.extra": 1,
-        f"++{ROLLOUT}.anything": "x",
-        f"{ROLLOUT}.max_model_len": 4096,
-        "actor_rollout_ref.model.target_modules": ["q_proj"],
-        "actor_rollout_ref.actor.optim.weight_decay": 0,
-    }
-    arm = Arm(trainer="verl", engine="vllm", stack="x", options=options)
-    raw = yaml.safe_load((ROOT / "experiments" / "gpu-smoke.yaml").read_text(encoding="utf-8"))
-    for version in ("0.4.1", "0.9.1"):
-        facts = StackFacts("verl", "vllm", "cuda", version, "0" * 12)
-        assert verl.trainer_args(arm, Workload.model_validate(raw["workload"]), 0, facts)["overrides"]

@@ -89,7 +89,7 @@ from pathlib import Path
 import psutil
 from common.errors import UserError
 from engines.sglang import client
-from engines.sglang.client import EngineEnded, Sglang
+from engines.sglang.client import Sglang
 
 class Tensor:
     detach = lambda self: self
@@ -127,12 +127,6 @@ if __name__ == "__main__":
 
     one.close()
     assert not psutil.wait_procs(mine, 60)[1] and all(process.is_running() for process in others)
-    others[0].kill()
-    other._process.wait(60)
-    try:
-        other.generate([[1]], [{"max_new_tokens": 2}])
-    except EngineEnded as error:
-        print("named:", error)
     try:
         start(3, tp_size=3)
     except UserError as error:
@@ -162,15 +156,13 @@ def test_a_server_of_each_release_is_deaf_to_a_stop_and_ends_with_its_trainer(tm
         check=False,
     )
     assert done.returncode == -signal.SIGKILL, done.stderr
-    asked, named, rejected, left = done.stdout.splitlines()
+    asked, rejected, left = done.stdout.splitlines()
     sent = ["update_weights_from_tensor [True, True] False"] * 2
     assert ast.literal_eval(asked) == [
         *("release_memory_occupation", "resume_memory_occupation"),
         *(["begin_weight_update", *sent, "end_weight_update"] if newer else sent),
         "flush_cache",
     ]
-    assert named.startswith("named: SGLang's server ended with exit code 1; its last lines: ")
-    assert "error: a process of SGLang's server " in named and "(see log-2)" in named
     assert rejected == "rejected: SGLang rejects the settings: tp_size must divide the heads"
     patience.until(lambda: all(map(has_ended, left.split()[1:])), os.getpid(), 20)
 
