@@ -1,4 +1,4 @@
-"""The state of a run and of its job: what the files, the lock and squeue's answer make of it."""
+"""Whose an order is, when an attempt is silent, and files that cannot be read."""
 
 import errno
 import os
@@ -11,40 +11,13 @@ from common import retry
 from common.files import write_text
 from common.retry import retry_io
 from workflow.runs import pulse
-from workflow.runs.orders import Presence, order_of, slurm_job
+from workflow.runs.orders import order_of
 from workflow.runs.paths import RunPaths
 from workflow.runs.pulse import HeartbeatWatch
-from workflow.slurm.commands import QueueJob
-from workflow.slurm.shared_queue import Queue
 
 from .make_runs import MadeRun
 
-pytestmark = pytest.mark.promise("invariant-7")
-
-NAME = "a.0123456789abcdef"
-
-
-def queue(*states, name=NAME):
-    return Queue(1.0, None, tuple(QueueJob(str(n), s, "", "", None, "", name) for n, s in enumerate(states)))
-
-
-@pytest.mark.parametrize(
-    ("seen", "job", "note"),
-    [
-        (queue("RUNNING"), Presence.RUNNING, ""),
-        (queue("PENDING"), Presence.WAITING, ""),
-        (queue("PENDING", "RUNNING"), Presence.RUNNING, ""),
-        (queue("SUSPENDED"), Presence.RUNNING, "suspended"),
-        (queue("COMPLETING"), Presence.RUNNING, "completing"),
-        (queue("CANCELLED", "FAILED"), Presence.NONE, ""),
-        (queue("RUNNING", name="another.name"), Presence.NONE, ""),
-        (queue(), Presence.NONE, ""),
-        (Queue(1.0, "down"), Presence.UNKNOWN, "is left alone while Slurm does not answer (down)"),
-    ],
-)
-def test_a_slurm_jobs_state(seen, job, note):
-    state = slurm_job(seen, NAME)
-    assert (state.job, state.note) == (job, note)
+pytestmark = pytest.mark.promise("invariant-2")
 
 
 def test_a_copy_of_the_results_has_no_order(tmp_path):

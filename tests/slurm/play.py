@@ -342,10 +342,6 @@ class Play:
     def do_recorded(self, _):
         self.one.wait(lambda: self.one.read("order.json")["job_ids"])
 
-    def do_without(self, _):
-        """No job is noted in the order."""
-        assert self.one.read("order.json")["job_ids"] == []
-
     def do_ended(self, what):
         """No process of the run is left, nor of its Ray, nor of a trainer's daemon."""
         self.one.wait(lambda: not self.one.processes() and not rays(self.one.folder))
