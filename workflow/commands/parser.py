@@ -36,12 +36,12 @@ class Command(NamedTuple):
 _TABLE = tomllib.loads(Path(__file__).with_name("commands.toml").read_text(encoding="utf-8"))
 
 
-def _checked(kind: Callable[[str], float], least: float, most: float, wanted: str) -> Callable[[str], float]:
-    """An argument's type: a number that is at least, or above, `least` as `wanted` says, and below `most`."""
+def _checked(kind: Callable[[str], float], above: float, below: float, wanted: str) -> Callable[[str], float]:
+    """An argument's type: a number between these two."""
 
     def read(text: str) -> float:
         value = kind(text)
-        if not (least < value or (least == value and kind is int)) or value >= most:
+        if not above < value < below:
             raise argparse.ArgumentTypeError(f"must be {wanted} (got {text})")
         return value
 
@@ -56,8 +56,8 @@ def share(text: str) -> float:
 
 _TYPES = {
     **{"path": Path, "whole": int, "json": json.loads},
-    "count": _checked(int, 0, math.inf, "0 or more"),
-    "positive": _checked(int, 1, math.inf, "1 or more"),
+    "count": _checked(int, -1, math.inf, "0 or more"),
+    "positive": _checked(int, 0, math.inf, "1 or more"),
     "seconds": _checked(float, 0, math.inf, "more than 0"),
     "share": _checked(share, 0, 1, "a share such as 8%"),
 }
