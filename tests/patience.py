@@ -2,6 +2,7 @@
 
 import contextlib
 import subprocess
+import tempfile
 import time
 
 import psutil
@@ -61,19 +62,23 @@ def run(command, cpu_s, **options):
     """
     given, whom = options.pop("input", None), options.pop("whom", None)
     pipe = subprocess.PIPE
-    process = subprocess.Popen(command, stdin=pipe if given else None, stdout=pipe, stderr=pipe, text=True, **options)
-    out, said = ended(process, cpu_s, given, whom)
+    with tempfile.TemporaryFile("w+", encoding="utf-8") as typed:
+        # A pipe would be left open by a `communicate` that ended before all was written.
+        if given is not None:
+            typed.write(given)
+            typed.seek(0)
+            options["stdin"] = typed
+        process = subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, **options)
+        out, said = ended(process, cpu_s, whom)
     return subprocess.CompletedProcess(command, process.returncode, out, said)
 
 
-def ended(process, cpu_s, given=None, whom=None):
+def ended(process, cpu_s, whom=None):
     """A process's output, when it has ended; it is killed when the patience with it, or with `whom`, is over."""
     patience = None
     while True:
-        try:
-            return process.communicate(given, timeout=0.5)
-        except subprocess.TimeoutExpired:
-            given = None
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            return process.communicate(timeout=0.5)
         # Not before: of one that was waited for psutil knows nothing.
         patience = patience or Patience(whom or process.pid, cpu_s)
         if patience.is_over():

@@ -7,8 +7,8 @@ its first step), `unfit` and `unfit_once` (its node fails its check, always or i
 gigabyte of memory), `hang_done` (hangs after it has finished), `daemon` (leaves a process that sheds its parents and
 its environment). STAND_IN_BROKEN is a folder: on a node for which it has a file `broken-NODE` the check fails.
 STAND_IN_STEP_S is a step's time, STAND_IN_SAVE how many steps there are between checkpoints, STAND_IN_SAVE_S how long
-one takes. STAND_IN_WAIT is a step after which the first attempt waits for a file `go` in the run's folder, or for a
-stop. In the run's folder `journal` holds one line per step, `saves` one per checkpoint.
+one takes, or `go`: until there is a file `go` in the run's folder. STAND_IN_WAIT is a step after which the first
+attempt waits for that file, or for a stop. In that folder `journal` holds one line per step, `saves` one per checkpoint.
 
 With the argument `--script` it is what a user's script starts: it prints its steps as verl does, and writes neither
 metrics.jsonl nor done.json.
@@ -30,6 +30,7 @@ inputs = {} if in_script else json.loads(Path(order["inputs"]).read_text())
 attempt_dir, checkpoints = Path(order["attempt_dir"]), Path(order["checkpoint_dir"])
 run = attempt_dir.parents[1]
 fault = os.environ.get("STAND_IN", "")
+save_s = os.environ.get("STAND_IN_SAVE_S", "0")
 wait_after = int(os.environ.get("STAND_IN_WAIT", "0"))
 stop = False
 
@@ -43,7 +44,11 @@ def save(step):
     """As real ones are: a checkpoint counts when it is whole."""
     partial = checkpoints / "partial"
     partial.write_text(str(step))
-    time.sleep(float(os.environ.get("STAND_IN_SAVE_S", "0")))
+    if save_s == "go":
+        while not (run / "go").exists():
+            time.sleep(0.05)
+    else:
+        time.sleep(float(save_s))
     partial.rename(last)
     with (run / "saves").open("a") as saves:
         saves.write(f"{order['attempt']} {step}\n")
