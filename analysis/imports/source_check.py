@@ -5,13 +5,13 @@ Swapped logs are the most common mistake in a comparison, and reverse its result
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from analysis.sources.table_frame import FORMAT as TABLE
 from common.dotted import lookup
 from common.errors import UserError
+from common.messages import did_you_mean
 from engines import UNKNOWN, engines
 from trainers.logs.record import TIMERS, Imported, SourceRead
 from trainers.registry import trainer_named, trainers
@@ -54,8 +54,7 @@ def _suggestion(trainer: str) -> str:
     """The known trainer that a misspelt name is close to; empty for a name that is another trainer's."""
     known = [one.name for one in trainers() if one.logs.trees]
     # rllm is another trainer than roll.
-    near = difflib.get_close_matches(trainer, known, n=1, cutoff=0.76)
-    return f" (did you mean {near[0]}?)" if near and trainer not in known else ""
+    return "" if trainer in known else did_you_mean(trainer, known, cutoff=0.76)
 
 
 def trainer_of_source(part: Imported) -> tuple[tuple[str, ...], str] | None:

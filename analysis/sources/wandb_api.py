@@ -5,7 +5,6 @@ Only the user can read the cache, and no key is written to it.
 
 from __future__ import annotations
 
-import argparse
 import fcntl
 import json
 import os
@@ -13,7 +12,7 @@ import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +25,7 @@ HISTORY_PARTS = "history*.jsonl"
 # Steps of wandb's own counter in one page.
 PAGE = 1000
 # wandb's client retries refusals (429), server errors and timeouts so often, after 2 s, doubled up to a minute.
-RETRIES, FIRST_WAIT_S, LONGEST_FIRST_WAITS = 6, 2.0, 30
+PATIENCE = {"max": 6, "wait_min_seconds": 2.0, "wait_max_seconds": 60.0}
 ENDED = ("finished", "crashed", "failed", "killed", "preempted")
 FILES = ("wandb-metadata.json", "requirements.txt")
 
@@ -55,8 +54,7 @@ def download(name: str, cache: Path) -> Path:
             return folder
         # wandb's client writes files where it runs and takes a second to import, so it runs in its own process. In the
         # user's folder it would import a json.py from there, and send the key where ./wandb/settings says.
-        fetch = [*module_command("analysis.sources.wandb_api"), name, "--into", str(folder.absolute())]
-        fetch += ["--first-wait-s", str(FIRST_WAIT_S), "--retries", str(RETRIES)]
+        fetch = [*module_command("analysis.sources.wandb_api"), name, str(folder.absolute())]
         env = {key: value for key, value in os.environ.items() if key not in ("WANDB_MODE", "WANDB_SERVICE")}
         folders = ("WANDB_DIR", "WANDB_CACHE_DIR", "WANDB_DATA_DIR", "WANDB_ARTIFACT_DIR")
         env |= dict.fromkeys(folders, str(Path(scratch).absolute())) | {"WANDB_ERROR_REPORTING": "false"}
@@ -73,18 +71,13 @@ def is_complete(folder: Path) -> bool:
     return about.is_file() and read_json_object(about, "the download from wandb").get("complete") is True
 
 
-def fetch(name: str, folder: Path, first_wait_s: float, retries: int) -> None:
+def fetch(name: str, folder: Path) -> None:
     """Downloads a run into its folder of the cache, with wandb's public API (imported here: it takes a second)."""
     import wandb
 
     entity, project, _ = name.split("/")
-    patience = {
-        "max": retries,
-        "wait_min_seconds": first_wait_s,
-        "wait_max_seconds": LONGEST_FIRST_WAITS * first_wait_s,
-    }
     waits: dict[str, Any] = {
-        f"x_{of}_retry_{what}": value for of in ("graphql", "file_transfer") for what, value in patience.items()
+        f"x_{of}_retry_{what}": value for of in ("graphql", "file_transfer") for what, value in PATIENCE.items()
     }
     # `silent`: it never prompts.
     host = wandb.setup(wandb.Settings(silent=True, x_graphql_timeout_seconds=30, **waits)).settings.base_url
@@ -181,16 +174,10 @@ def _status(error: BaseException | None) -> int | None:
 
 
 @shown_output()
-def main(argv: Sequence[str] | None = None) -> int:
+def main(name: str, folder: str) -> int:
     """The process of a download, which reports an error to its parent on stdout."""
-    parser = argparse.ArgumentParser(prog="python -m analysis.sources.wandb_api", description=__doc__)
-    parser.add_argument("name", metavar="ENTITY/PROJECT/ID")
-    parser.add_argument("--into", type=Path, required=True, help="the run's folder of the cache")
-    parser.add_argument("--first-wait-s", type=float, required=True)
-    parser.add_argument("--retries", type=int, required=True)
-    args = parser.parse_args(argv)
     try:
-        fetch(args.name, args.into, args.first_wait_s, args.retries)
+        fetch(name, Path(folder))
     except UserError as error:
         print(f"error: {error}")
         return 1
@@ -198,4 +185,4 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(*sys.argv[1:]))

@@ -8,7 +8,8 @@ gigabyte of memory), `hang_done` (hangs after it has finished), `daemon` (leaves
 its environment). STAND_IN_BROKEN is a folder: on a node for which it has a file `broken-NODE` the check fails.
 STAND_IN_STEP_S is a step's time, STAND_IN_SAVE how many steps there are between checkpoints, STAND_IN_SAVE_S how long
 one takes, or `go`: until there is a file `go` in the run's folder. STAND_IN_WAIT is a step after which the first
-attempt waits for that file, or for a stop. In that folder `journal` holds one line per step, `saves` one per checkpoint.
+attempt waits for that file, or for a stop. In that folder `journal` has a line for each step, `saves` one for each
+checkpoint.
 
 With the argument `--script` it is what a user's script starts: it prints its steps as verl does, and writes neither
 metrics.jsonl nor done.json.

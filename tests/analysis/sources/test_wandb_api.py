@@ -3,6 +3,7 @@
 import json
 import os
 import stat
+import sys
 from pathlib import Path
 
 import pytest
@@ -11,8 +12,15 @@ from wandb_server import KEY, ServedRun, WandbServer
 from analysis.sources import wandb_api
 from analysis.sources.wandb_files import read_wandb_api
 from common.errors import UserError
+from tests.importing import ROOT
 
 NAME = "me/p/a"
+IMPATIENT = f"""
+import sys; sys.path.insert(0, {str(ROOT)!r})
+from analysis.sources import wandb_api
+wandb_api.PATIENCE |= dict(max=4, wait_min_seconds=0.05, wait_max_seconds=0.1)
+sys.exit(wandb_api.main(*sys.argv[1:]))
+"""
 METADATA = {
     "host": "gpu1",
     "python": "CPython 3.11.7",
@@ -38,9 +46,9 @@ def served(steps=2300, **more):
 
 @pytest.fixture
 def client(tmp_path, monkeypatch):
-    """Points wandb's client at a server, as somebody without a home full of keys; short waits."""
+    """Points wandb's client at a server, as somebody without a home full of keys; short waits, and few."""
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    monkeypatch.setattr(wandb_api, "FIRST_WAIT_S", 0.05)
+    monkeypatch.setattr(wandb_api, "module_command", lambda module: [sys.executable, "-c", IMPATIENT])
     (tmp_path / "home").mkdir()
     for name in [name for name in os.environ if name.startswith("WANDB")]:
         monkeypatch.delenv(name)
@@ -91,8 +99,7 @@ def test_the_whole_history_once_and_privately(client, tmp_path, capfd):
     assert "2301 of 2301 rows" in said and KEY not in said
 
 
-def test_a_download_that_dies_leaves_nothing_that_is_taken_for_the_run(client, tmp_path, monkeypatch):
-    monkeypatch.setattr(wandb_api, "RETRIES", 1)
+def test_a_download_that_dies_leaves_nothing_that_is_taken_for_the_run(client, tmp_path):
     refused = {"on": True}
 
     def fault(asked, before):
