@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import math
 import tomllib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from common.errors import UserError
-from common.findings import Finding
 from trainers.cases import Case
 from trainers.described import lists
 from trainers.protocol import StackFacts
@@ -148,29 +147,7 @@ def require_sharing(
             )
 
 
-def weights_in_half(case: Case, setting: str, adapter: bool) -> Iterator[Finding]:
-    """The optimizer's weights in 16 bits (`setting`), or frozen 16-bit weights that an adapter is merged into."""
+def half_format(case: Case, setting: str) -> str | None:
+    """The 16-bit number format that a setting gives the optimizer's weights, with its name; None for another."""
     dtype = case.settings.get(setting)
-    if dtype not in HALF:
-        return
-    if not adapter:
-        yield Finding(
-            "odd",
-            "weights-in-half",
-            (case.arm,),
-            f"the optimizer's weights are {dtype} ({setting})",
-            "with a small learning rate most updates are smaller than a rounding step of such weights and are lost",
-            "torch.optim.AdamW updates the weights in their format; the driver's default is float32",
-            f"remove {setting}: weights are float32 then (more memory); passes stay in workload.dtype",
-        )
-    # peft keeps the adapter itself in float32. Generation in the trainer merges nothing.
-    elif not case.engine.in_trainer:
-        yield Finding(
-            "odd",
-            "merged-in-half",
-            (case.arm,),
-            f"each step merges the adapter into {dtype} weights and removes it again ({setting})",
-            "each merge is rounded, and the rounding errors stay in the frozen weights: they drift",
-            "docs/trl.md#lora; trl/generation/vllm_generation.py (merge_adapter, unmerge_adapter)",
-            f"remove {setting}: the frozen weights are float32 then; passes stay in workload.dtype",
-        )
+    return f"{dtype} ({setting})" if dtype in HALF else None

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from common.errors import UserError
-from common.findings import Finding
 from common.verdicts import Verdict
 from trainers import Spread, hf_server
 from trainers.cases import Case, rules_in
@@ -17,11 +16,11 @@ from trainers.engine_checks import context
 from trainers.hf_arguments import (
     BOOKKEEPING,
     completed,
+    half_format,
     require_equal_shares,
     require_one_process,
     require_one_update,
     require_sharing,
-    weights_in_half,
     workload_arguments,
 )
 from trainers.logs.hf_rows import imported_rows, is_training_row, row_record
@@ -68,10 +67,8 @@ def _turns_in_the_trainer(case: Case) -> object:
     return case.settings.get(SCHEDULER) if case.engine.in_trainer else None
 
 
-def _weights_in_half(case: Case) -> Iterator[Finding]:
-    """An adapter's weights are always float32."""
-    if str(case.settings.get("tuner_type")) != "lora":
-        yield from weights_in_half(case, "torch_dtype", False)
+def _weights_in_half(case: Case) -> object:
+    return None if str(case.settings.get("tuner_type")) == "lora" else half_format(case, "torch_dtype")
 
 
 SERVER_GPUS = (hf_server.TENSOR_PARALLEL, hf_server.DATA_PARALLEL)
@@ -210,7 +207,6 @@ SWIFT = trainer_of(
     engine_options=lambda engine, release: (f"{engine}_",),
     checks=(
         *rules_in(Path(__file__).with_name("checks.toml"), globals()),
-        _weights_in_half,
         context,
     ),
     gpus_beside=hf_server.gpus_beside,

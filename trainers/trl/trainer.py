@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from common.errors import UserError
 from trainers import Spread, hf_server
+from trainers.cases import Case, rules_in
 from trainers.described import trainer_of
 from trainers.engine_checks import context, sglang_speed_on_cpu
 from trainers.hf_arguments import (
     BOOKKEEPING,
     completed,
+    half_format,
     require_equal_shares,
     require_one_process,
     require_one_update,
     require_sharing,
-    weights_in_half,
     workload_arguments,
 )
 from trainers.logs import hf_rows
@@ -100,6 +102,15 @@ def _require_server_options(arm: TrainedArm) -> None:
         )
 
 
+def _weights_in_half(case: Case) -> object:
+    return None if case.settings.true(LORA) else half_format(case, "model_init_kwargs.dtype")
+
+
+def _merged_in_half(case: Case) -> object:
+    merges = case.settings.true(LORA) and not case.engine.in_trainer
+    return half_format(case, "model_init_kwargs.dtype") if merges else None
+
+
 TRAINER_STATE = LogFormat(
     hf_rows.TRAINER_STATE,
     "trainer_state.json of transformers' Trainer",
@@ -132,7 +143,7 @@ TRL = trainer_of(
     checks=(
         sglang_speed_on_cpu,
         context,
-        lambda case: weights_in_half(case, "model_init_kwargs.dtype", case.settings.true(LORA)),
+        *rules_in(Path(__file__).with_name("checks.toml"), globals()),
     ),
     gpus_beside=hf_server.gpus_beside,
 )
