@@ -8,6 +8,7 @@ import math
 import textwrap
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple, NoReturn
@@ -36,17 +37,24 @@ class Command(NamedTuple):
 _TABLE = tomllib.loads(Path(__file__).with_name("commands.toml").read_text(encoding="utf-8"))
 
 
-def _checked(kind: Callable[[str], float], above: float, below: float, wanted: str) -> Callable[[str], float]:
-    """An argument's type: a number between these two."""
+@dataclass(frozen=True)
+class _Bounded:
+    """An argument's type: a number between two others."""
 
-    def read(text: str) -> float:
-        value = kind(text)
-        if not above < value < below:
-            raise argparse.ArgumentTypeError(f"must be {wanted} (got {text})")
+    kind: Callable[[str], float]
+    above: float
+    below: float
+    wanted: str
+
+    def __call__(self, text: str) -> float:
+        value = self.kind(text)
+        if not self.above < value < self.below:
+            raise argparse.ArgumentTypeError(f"must be {self.wanted} (got {text})")
         return value
 
-    read.__name__ = kind.__name__  # argparse names it where the text is no number
-    return read
+    @property
+    def __name__(self) -> str:
+        return self.kind.__name__  # argparse names it where the text is no number
 
 
 def share(text: str) -> float:
@@ -56,10 +64,10 @@ def share(text: str) -> float:
 
 _TYPES = {
     **{"path": Path, "whole": int, "json": json.loads},
-    "count": _checked(int, -1, math.inf, "0 or more"),
-    "positive": _checked(int, 0, math.inf, "1 or more"),
-    "seconds": _checked(float, 0, math.inf, "more than 0"),
-    "share": _checked(share, 0, 1, "a share such as 8%"),
+    "count": _Bounded(int, -1, math.inf, "0 or more"),
+    "positive": _Bounded(int, 0, math.inf, "1 or more"),
+    "seconds": _Bounded(float, 0, math.inf, "more than 0"),
+    "share": _Bounded(share, 0, 1, "a share such as 8%"),
 }
 COMMANDS = {
     name: Command(**one | {"exit_codes": {int(code): what for code, what in one.get("exit_codes", {}).items()}})
