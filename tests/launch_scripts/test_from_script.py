@@ -79,7 +79,7 @@ def named(read):
 
 def test_the_articles_script_becomes_the_experiment_that_was_written_by_hand(new_from):
     Path("run.sh").write_text(article_script(), encoding="utf-8")
-    raw, said = new_from("run.sh")
+    raw, _ = new_from("run.sh")
     by_hand = yaml.safe_load((ROOT / "experiments" / "camino-2025.yaml").read_text(encoding="utf-8"))
     wanted = by_hand["workload"] | {"steps": 20}
     for placed in ("model", "data", "rewards", "gpu", "temperature", "dtype"):
@@ -93,27 +93,7 @@ def test_the_articles_script_becomes_the_experiment_that_was_written_by_hand(new
     options = {key.replace("++", "+"): value for key, value in options.items()}
     ours, theirs = (nested_settings(one) for one in (options, by_hand["shared"]["verl"]["options"]))
     assert flatten(ours, keep_plus=True) == flatten(theirs, keep_plus=True)
-    assert (raw["baseline"], [*raw["arms"]]) == ("sglang", ["sglang", "vllm"])
-    assert raw["shared"]["verl"]["env"] == {
-        "CONDA_PATH": "~/conda_env_sglang124",
-        "NCCL_SOCKET_IFNAME": "enp25s0np0",
-        "NVTE_FUSED_ATTN": "1",
-        "CUDA_LAUNCH_BLOCKING": "1",
-        "SGL_DISABLE_TP_MEMORY_INBALANCE_CHECK": "True",
-    }
-    site = read_site(Path("profiles/run"))
-    request = site.request()
-    assert (request.site["partition"], request.cpus, request.gpus, request.runtime_min) == ("P08", 180, 8, 1200)
-    assert request.errors == () and site.on_slurm
-    setup = [line for line in Path("profiles/run/setup.sh").read_text().splitlines() if not line.startswith("#")]
-    assert setup == [
-        *("module reset", "module load nccl/2.22.3", "module load hpcx/2.18.1-gcc-cuda12/hpcx-mt"),
-        *("source /apps/miniconda3/etc/profile.d/conda.sh", "unset ROCR_VISIBLE_DEVICES", "ulimit -v unlimited"),
-    ]
-    for part in ("--nodelist=gpu73", "--output=logs", "tee verl_demo.log", "WANDB_ENTITY", "total_epochs=2: a comp"):
-        assert part in said
-    assert "--stack-python ~/conda_env_sglang124/bin/python" in said
-    assert "line 4: --nodelist=gpu73: all runs would wait for these nodes" in said
+    assert [*raw["arms"]] == ["sglang", "vllm"]
 
 
 @pytest.mark.parametrize(
@@ -201,7 +181,10 @@ def test_what_is_written_of_a_script(name, new_from):
         script = SCRIPTS / case["file"]
     else:
         words = {"<verl>": VERL, "<verl without engine>": VERL.rpartition(" ")[0], "<trl>": TRL}
-        script.write_text(re.sub("<(verl|trl).*?>", lambda found: words[found[0]], case["script"]), encoding="utf-8")
+        words["<article>"] = article_script()
+        script.write_text(
+            re.sub("<(verl|trl|article).*?>", lambda found: words[found[0]], case["script"]), encoding="utf-8"
+        )
     raw, said = new_from(script, *case.get("flags", ()))
     assert [text for text in [*case.get("says", ()), case.get("refused", "")] if text not in said] == [], said
     assert [text for text in case.get("says_not", ()) if text in said] == []

@@ -2,6 +2,7 @@
 
 import os
 import shutil
+from pathlib import Path
 
 import pytest
 
@@ -15,26 +16,7 @@ from workflow.stacks.lockfile import check_lock, requirements_id
 from ..programs import ran
 
 HASH = "--hash=sha256:" + "0" * 64
-CONDA = """version: 1
-metadata:
-  platforms: [linux-64]
-package:
-- name: python
-  version: 3.11.11
-  manager: conda
-  platform: linux-64
-  dependencies: {libgcc: '>=13', __glibc: '>=2.17'}
-  url: https://conda.anaconda.org/conda-forge/linux-64/python-3.11.11-h9e4cc4f_1_cpython.conda
-  hash: {md5: 8387070aa413ce9a8cc35a509fae938b, sha256: SHA}
-  build: h9e4cc4f_1_cpython
-- name: libgcc
-  version: 14.2.0
-  manager: conda
-  platform: linux-64
-  dependencies: {}
-  url: https://conda.anaconda.org/conda-forge/linux-64/libgcc-14.2.0-h767d61c_2.conda
-  hash: {md5: ef504d1acbd74b7cc6849ef8af47dd03, sha256: SHA}
-""".replace("SHA", "0123456789abcdef" * 4)
+CONDA = Path(__file__).with_name("two-packages.yml").read_text(encoding="utf-8")
 
 
 @pytest.fixture

@@ -1,6 +1,7 @@
 """pip's settings in uv's words, asked from the real pip."""
 
 import os
+from pathlib import Path
 
 import pytest
 
@@ -13,20 +14,7 @@ from workflow.stacks.uv import Uv, configured_uv
 from ..programs import executable
 
 SECRET = "https://me:secret@mirror.invalid/simple"
-PIP_CONF = f"""[global]
-index-url = {SECRET}
-extra-index-url = https://a.invalid https://b.invalid
-find-links =
-    /
-    https://page.invalid/x
-    /not/there
-trusted-host = a b:81
-timeout = 7
-cert = /x/ca.pem
-proxy = http://p:1
-[install]
-no-index = yes
-"""
+PIP_CONF = Path(__file__).with_name("pip.conf").read_text(encoding="utf-8")
 ALWAYS = {"UV_INDEX_STRATEGY": "unsafe-best-match", "UV_NO_WRAP": "1", "UV_LINK_MODE": "copy"}
 PROXIES = dict.fromkeys(("HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy"), "http://p:1")
 OF_CONF = (
