@@ -22,7 +22,7 @@ def test_busy_seconds_are_work_and_steal_of_the_given_cpus():
 
 def test_child_processes_are_not_other_load(tmp_path):
     """SGLang's scheduler is a process of its own; what that starts counts, too, and what has ended."""
-    burn = "import time; end = time.process_time() + 0.5\nwhile time.process_time() < end: pass"
+    burn = "import time; end = time.process_time() + 0.3\nwhile time.process_time() < end: pass"
     program = (
         f"{burn}\nimport subprocess, sys; subprocess.run([sys.executable, '-c', {burn!r}])\n"
         "alive = subprocess.Popen([sys.executable, '-c', 'input()'], stdin=subprocess.PIPE)\n"
@@ -43,6 +43,6 @@ def test_child_processes_are_not_other_load(tmp_path):
         child.communicate("\n")
     ended = load.taken_s()
     assert alive is not None and ended is not None
-    assert 90 < ended <= alive <= 99.05
+    assert 90 < ended <= alive <= 99.45
     assert {os.getpid(), child.pid, grandchild} <= {*members} and not {child.pid, grandchild} & {*process_tree()}
     assert peak > peak_resident_gib() > 0

@@ -22,7 +22,7 @@ import json, sys, threading
 from common.errors import UserError
 from node import equality
 from node.rewards import reward_functions
-equality.LIMIT_S = 2.0
+equality.LIMIT_S = 1.0
 found = []
 def work():
     for group in json.load(sys.stdin):
