@@ -250,13 +250,3 @@ def test_check_and_status_understand_such_arms_and_status_needs_neither_a_name_n
     Path("next.yaml").write_text(yaml.safe_dump(raw))
     assert main(["status"]) == 1
     assert "several experiments are here; give one of mine.yaml, next.yaml" in capsys.readouterr().err
-
-
-def test_its_fingerprint_is_of_the_text_and_the_words(bench):
-    one = bench()
-    first = one.spec["fingerprint"]
-    assert one.plan().runs["a-s0"].fingerprint == first
-    assert one.plan(words=["rollout.name=sglang"]).runs["a-s0"].fingerprint != first
-    one.script.write_text(one.script.read_text() + "\n")
-    assert one.plan().runs["a-s0"].fingerprint != first
-    assert "0123456789abcdef" not in json.dumps(one.spec)
