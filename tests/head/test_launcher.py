@@ -18,8 +18,8 @@ from ..slurm.play import play, scenarios
 
 
 @pytest.mark.parametrize("scenario", [*scenarios(Path(__file__).with_name("scenarios.toml"), every_time=True)])
-def test_a_scenario(bench, tmp_path, scenario):
-    play(scenario, bench, tmp_path)
+def test_a_scenario(bench, tmp_path, faults, scenario):
+    play(scenario, bench, tmp_path, faults)
 
 
 @pytest.mark.promise("a-changed-workload-lock")

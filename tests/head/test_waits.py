@@ -45,19 +45,6 @@ def test_files_refused_while_a_job_is_submitted_and_begins_are_waited_for(bench,
     assert one.journal() == [(1, step) for step in range(1, 6)]
 
 
-def test_a_signal_that_comes_before_the_stacks_record_can_be_read_is_heard(bench, faults, tmp_path):
-    (tmp_path / "faults").write_text("116 /stack/verify.json")
-    env = {"LD_PRELOAD": str(faults), "RB_FAULT_FILE": str(tmp_path / "faults")}
-    one = bench(env={"STAND_IN_WAIT": "1"}, head_env=env)
-    head = one.start()
-    one.wait(lambda: any("trying again" in file.read_text() for file in one.run.glob("submitit/*/*log.*")))
-    for process in one.processes():
-        if "workflow.job.begin" in process.info["cmdline"]:
-            process.send_signal(signal.SIGTERM)
-    (tmp_path / "faults").unlink()
-    assert "was stopped; start again to resume" in one.ended(head)
-
-
 def commands(folder, **scripts):
     """A head's environment in which Slurm's commands are scripts; HANG is one that does not come back."""
     (folder / "bin").mkdir(parents=True)

@@ -5,6 +5,7 @@ import json
 import os
 import shlex
 import signal
+import time
 import tomllib
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -214,6 +215,21 @@ class Play:
 
     def do_lose(self, _):
         lose_the_node(self.one)
+
+    def do_rename(self, names):
+        """A node has another name from now on, and its slurmd is not started under that."""
+        cluster, (old, new) = self.one.cluster, names.split()
+        for name in ("slurmctld", old):
+            cluster.stop_daemon(name)
+        for file in (cluster.conf, cluster.folder / "gres.conf"):
+            file.write_text(file.read_text().replace(old, new))
+        cluster.start_daemon("slurmctld")
+
+    def do_hurries(self, _):
+        """Until the head has ended, a requeued job need not wait."""
+        while self.head.poll() is None:
+            self.do_slurm(f"scontrol update jobid={self.one.job_id()} StartTime=now")
+            time.sleep(2)
 
     def do_forget(self, _):
         """A new slurmctld knows of no job, and the nodes lose their power meanwhile."""

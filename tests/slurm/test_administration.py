@@ -15,46 +15,6 @@ SLOW = {"STAND_IN_STEP_S": "0.5"}
 OTHER_USER = "nobody"
 
 
-def scontrol(one, *words):
-    answer = one.cluster.run("scontrol", *words)
-    assert answer.returncode == 0, answer.stderr
-
-
-def hold_the_gpus(one, seconds):
-    """Somebody else's job on all GPUs."""
-    one.cluster.run("sbatch", "-p", "h100", "-N2", "--gres=gpu:h100:8", f"--wrap=sleep {seconds}")
-    one.wait(lambda: any(job["state"] == "RUNNING" for job in one.cluster.jobs()))
-
-
-@pytest.mark.promise("suspended-for-longer-than")
-@pytest.mark.parametrize("when", ["waiting", "running"])
-def test_a_node_that_is_renamed_costs_no_run(make_cluster, run, when):
-    cluster = make_cluster()
-    one = run(on=cluster, steps=30, env=SLOW | {"STAND_IN_SAVE": "2"})
-    if when == "waiting":
-        hold_the_gpus(one, 600)
-    head = one.start()
-    if when == "waiting":
-        one.wait_for_words(head, "submitted as")
-    else:
-        one.wait_for_step(3)
-    for name in ("slurmctld", "gpu1"):
-        cluster.stop_daemon(name)
-    for file in (cluster.conf, cluster.folder / "gres.conf"):
-        file.write_text(file.read_text().replace("gpu1", "gpu9"))
-    cluster.start_daemon("slurmctld")
-    # The life on the lost node trains on where Slurm cannot see it, or the next one begins on the other node.
-    told = set()
-    while head.poll() is None:
-        told.add(status(one).splitlines()[1].split()[1])
-        cluster.run("scontrol", "update", f"jobid={one.job_id()}", "StartTime=now")
-        time.sleep(2)
-    one.finish(head)
-    assert told <= {"waiting", "running", "unknown", "stopped", "finished"}, told
-    assert one.submitted() == 1
-    one.wait(lambda: not one.processes())
-
-
 @contextlib.contextmanager
 def read_only(base, there):
     """A folder as one that was mounted anew, read-only: what is open stays so, nothing else is written.
