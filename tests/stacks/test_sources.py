@@ -1,4 +1,4 @@
-"""pip's settings in uv's words, asked from the real pip."""
+"""pip's settings in uv's words, asked from the real pip; PyTorch's own index only where no source has its wheel."""
 
 import os
 from pathlib import Path
@@ -9,10 +9,12 @@ from common.errors import UserError
 from workflow.stacks.build import build_from_source
 from workflow.stacks.definition import SITE_PACKAGES, load_stack
 from workflow.stacks.lockfile import check_lock
-from workflow.stacks.uv import Uv, configured_uv
+from workflow.stacks.uv import Uv, configured_uv, find_uv, torch_arguments
 
 from ..programs import executable
+from .conftest import PYTHON, write_wheel
 
+TORCH = "torch==9.9+cpu"
 SECRET = "https://me:secret@mirror.invalid/simple"
 PIP_CONF = Path(__file__).with_name("pip.conf").read_text(encoding="utf-8")
 ALWAYS = {"UV_INDEX_STRATEGY": "unsafe-best-match", "UV_NO_WRAP": "1", "UV_LINK_MODE": "copy"}
@@ -96,3 +98,34 @@ def test_the_folder_of_packages_is_put_into_a_builds_variables(tmp_path):
     assert SITE_PACKAGES not in seen
     assert "me:pw@host" in seen and {*(tmp_path / "mode").read_text().split()} == {"600"}
     assert not (work / "uv.toml").exists(), "the user's passwords stay no longer than the build"
+
+
+@pytest.fixture
+def uv(site, index):
+    """The real uv, knowing only the index on loopback."""
+    return Uv(find_uv(), {**site.environ, "UV_DEFAULT_INDEX": index.url}, ())
+
+
+def test_asked_only_when_no_source_has_it(uv, index, tmp_path):
+    asked = ["--torch-backend", "cpu"]
+    assert torch_arguments(uv, TORCH, "cpu", PYTHON) == asked
+    index.add(write_wheel(tmp_path / "wheels", "torch", "9.9"))
+    assert torch_arguments(uv, TORCH, "cpu", PYTHON) == asked, "of another build"
+    write_wheel(tmp_path / "folder", "torch", "9.9+cpu")
+    found = Uv(uv.binary, {**uv.environ, "UV_FIND_LINKS": str(tmp_path / "folder")}, ())
+    assert torch_arguments(found, TORCH, "cpu", PYTHON) == []
+
+
+def test_not_asked_where_the_user_forbids_or_chooses(uv):
+    assert torch_arguments(Uv(uv.binary, uv.environ, ("--no-index",)), TORCH, "cpu", PYTHON) == []
+    for own in ({"UV_OFFLINE": "1"}, {"UV_TORCH_BACKEND": "cu126"}):
+        assert torch_arguments(Uv(uv.binary, {**uv.environ, **own}, ()), TORCH, "cpu", PYTHON) == []
+
+
+def test_a_build_takes_torch_from_the_configured_source(site, index, tmp_path):
+    index.add(write_wheel(tmp_path / "wheels", "torch", "9.9+cpu"))
+    site.write_stack(TORCH + "\n", extra="torch_backend: cpu\n")
+    assert site.run("lock", "tiny").returncode == 0
+    built = site.build()
+    assert built.returncode == 0, built.stderr
+    assert "and PyTorch" not in built.stderr
