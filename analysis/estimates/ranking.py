@@ -4,31 +4,33 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
-from analysis.compared import LONGEST, STEP, TOKENS
+from analysis.compared import LONGEST, MOST_ROUNDING, STEP, TOKENS
 from analysis.counted import steps_per_row
 from analysis.estimates.comparable import different_conditions
 from analysis.planned import PlanRead, at, factors_key, factors_label, factors_of
 from analysis.ratio import interval, raw
 from analysis.runs import Run, rows_of
-from analysis.wide import counted_rows
+from analysis.wide import ROUNDING, counted_rows, numbers_of
 from trainers.logs.record import STEPS_LOGGED
 
 COLUMNS = ["workload", "factors", "arm", "runs", "step_s", "ratio", "low", "high", "why"]
-LEAST = 3
+LEAST, OFF = 3, ROUNDING + "step"
 
 
 def ranking_table(wide: pd.DataFrame, runs: Sequence[Run], plan: PlanRead) -> pd.DataFrame:
     """One row per setting, the fastest of each workload first; empty without a sweep or with fewer than three settings.
 
     A run is one number: its mean seconds over the steps that all settings have; `step_s` is their geometric mean.
-    `ratio` is a setting's seconds over the first's, with Welch's 95% interval. Settings that ran elsewhere, and engines
-    alone with other completions, have no ratio, and `why`.
+    `ratio` is a setting's seconds over the first's, with Welch's 95% interval, wider by what rounded seconds may be
+    off. Settings that ran elsewhere, and engines alone with other completions, have no ratio, and `why`.
     """
-    rows = counted_rows(wide, "arm", "factors", "run_id", "step", STEPS_LOGGED, STEP, TOKENS, LONGEST)
+    rows = counted_rows(wide, "arm", "factors", "run_id", "step", STEPS_LOGGED, STEP, TOKENS, LONGEST, OFF)
     rows = rows.assign(workload=rows["factors"].map(_workload), setting=rows["arm"] + "\n" + rows["factors"])
     swept = plan.engines_only or rows["factors"].nunique() > 1
     groups = rows.groupby("workload", sort=False) if swept and rows["setting"].nunique() >= LEAST else ()
@@ -44,9 +46,11 @@ def _workload(key: str) -> str:
 def _sorted(rows: pd.DataFrame, runs: Sequence[Run], alone: bool) -> Iterator[tuple[Any, ...]]:
     """The rows of one workload."""
     shared = rows.groupby("step")["setting"].transform("nunique") == rows["setting"].nunique()
-    found, work, of_runs = {}, {}, {}
+    found, work, of_runs, off = {}, {}, {}, {}
     for key, of in (rows[shared] if shared.any() else rows).groupby(["workload", "factors", "arm"], sort=False):
         found[key] = pd.DataFrame({"run": of["run_id"], "n": steps_per_row(of), "seconds": of[STEP]})
+        # Steps that are rounded alike are all wrong by as much: no number of runs helps.
+        off[key] = float(np.nansum(numbers_of(of, OFF) * found[key]["n"]) / (of[STEP] * found[key]["n"]).sum())
         work[key] = of.groupby("step")[[name for name in (TOKENS, LONGEST) if name in of]].mean()
         of_runs[key] = [run for run in runs if (run.factors_key, run.arm) == key[1:]]
     seconds = {key: math.exp(raw(of, of).arm.mean()) for key, of in found.items()}
@@ -57,7 +61,8 @@ def _sorted(rows: pd.DataFrame, runs: Sequence[Run], alone: bool) -> Iterator[tu
             why = "its completions are not of the same lengths as the first's"
         # A setting is the baseline of the first here: its seconds over the first's.
         sample = raw(found[key], found[first])
-        low, high = (math.nan, math.nan) if why or key == first else interval(sample)
+        rounded = replace(sample, bias=-math.log1p(-min(off[key] + off[first], MOST_ROUNDING)))
+        low, high = (math.nan, math.nan) if why or key == first else interval(rounded)
         ratio = math.nan if why else math.exp(sample.log_ratio)
         yield *key, len(sample.baseline), seconds[key], ratio, low, high, why
 

@@ -73,6 +73,14 @@ def test_the_fastest_is_first_and_the_others_are_slower_or_not_resolved():
     assert "not resolved from it: " in line
 
 
+def test_rounded_seconds_widen_the_intervals():
+    """Seconds that may be off by a tenth do not say which of two settings a tenth apart is faster."""
+    frames = [setting("vllm", s, **{EAGER: s}).assign(**{"rounding/step": 0.1 * s}) for s in (2.0, 2.2, 4.0)]
+    found = ranked(*frames).iloc[1:]
+    assert (found["low"] > 1).tolist() == [False, True]
+    assert (ranked(*(f.drop(columns="rounding/step") for f in frames)).iloc[1:]["low"] > 1).all()
+
+
 def test_steps_that_not_all_settings_have_do_not_count():
     longer = setting("vllm", 2.0, steps=12, **{EAGER: False})
     longer.loc[longer["step"] > 10, STEP] = 100.0
