@@ -103,6 +103,6 @@ docs: $(VENV)/controller.stamp
 
 picture: $(VENV)/dev.stamp
 	@bash scripts/packages.sh picture
-	@cd tests/answers/faster_at_equal_work && $(CURDIR)/$(BIN)/rolloutbench compare \
-		vllm=a0.log,a1.log,a2.log sglang=b0.log,b1.log,b2.log --report $(CURDIR)/build/vllm-and-sglang
-	@$(BIN)/python scripts/picture.py build/vllm-and-sglang/report.html
+	@cd tests/answers/faster_generation && $(CURDIR)/$(BIN)/rolloutbench compare \
+		vllm=vllm-0.log,vllm-1.log,vllm-2.log sglang=sglang-0.log,sglang-1.log,sglang-2.log --report $(CURDIR)/build/invented-logs
+	@$(BIN)/python scripts/picture.py build/invented-logs/report.html

@@ -102,9 +102,13 @@ def work_of(baseline: pd.DataFrame, arm: pd.DataFrame, stated: bool) -> Work:
         TOOLS: not any(side[TOOLS].mean() > step_s * WITHIN for side in sides),
     }
     for name, label in _LABELS.items():
-        lacking = [who for who, side in zip(("the baseline", "the arm"), sides, strict=True) if side[name].isna().any()]
+        lacking = {
+            who: side for who, side in zip(("the baseline", "the arm"), sides, strict=True) if side[name].isna().any()
+        }
         if lacking and not needless.get(name):
-            said = " (a configuration's import.batch_size can say it)" if stated and name == RESPONSES else ""
+            # Without lengths there are no tokens either: the batch alone would settle nothing.
+            helps = stated and name == RESPONSES and all(side[MEAN_LENGTH].notna().all() for side in lacking.values())
+            said = " (a configuration's import.batch_size can say it)" if helps else ""
             unknown[name] = f"{label} of {' and '.join(lacking)} is not known{said}"
     differs = "; ".join(text for name in _LABELS if (text := _difference(sides, name)))
     lengths, settle = _difference(sides, MEAN_LENGTH), ""

@@ -28,7 +28,7 @@ def shown(page, command, folder):
 
 @pytest.mark.parametrize(
     ("page", "folder"),
-    [(README, "tests/answers/faster_at_equal_work"), (TUTORIAL, None)],
+    [(README, "tests/answers/faster_generation"), (TUTORIAL, None)],
     ids=["README", "tutorial"],
 )
 def test_a_command_prints_what_the_page_shows(page, folder, tmp_path, monkeypatch, capsys):

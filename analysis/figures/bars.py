@@ -29,8 +29,8 @@ from analysis.verdict.claim import UNITS
 MAX_BARS, BAR_WIDTH, LINE = 24, 270, 15
 NAME_LETTERS = 40
 NO_TIMER = "no timer"
-UNSEEN_SHARE = 0.002
-"""A negative time below this share of the longest bar is drawn as 0: it is no pixel wide, but shifts the axis."""
+UNSEEN_SHARE = 0.004
+"""A time below this share of its bar is not drawn: it is no pixel wide, but takes a place in the legend."""
 
 
 def setting_name(plan: PlanRead, arm: str, factors: str) -> tuple[str, str]:
@@ -114,11 +114,12 @@ def _pieces(name: tuple[str, str], mine: pd.DataFrame, end: str) -> list[dict[st
         category = row.category if row.category in CATEGORY_COLOURS else "other"
         category = NO_TIMER if row.category == RESIDUAL else category
         seconds[category] = seconds.get(category, 0.0) + row.own_mean_s
-    order, unseen = [*CATEGORY_COLOURS, NO_TIMER], -UNSEEN_SHARE * sum(map(abs, seconds.values()))
+    order, least = [*CATEGORY_COLOURS, NO_TIMER], UNSEEN_SHARE * sum(map(abs, seconds.values()))
+    seen = {category: taken for category, taken in seconds.items() if abs(taken) > least} or seconds
     rows: list[dict[str, Any]] = [
         {"panel": name[0], "setting": name[1], "category": category, "rank": order.index(category)}
-        | {"seconds": 0.0 if unseen < seconds[category] < 0 else seconds[category]}
-        for category in sorted(seconds, key=order.index)
+        | {"seconds": seen[category]}
+        for category in sorted(seen, key=order.index)
     ]
     rows[-1] |= {"end": end, "right": sum(max(0.0, row["seconds"]) for row in rows)}
     return rows

@@ -66,6 +66,9 @@ def over_steps(
     frame = pd.concat(parts, ignore_index=True)
     if frame.empty:
         return None
+    if from_zero:
+        # Of few runs the interval of seconds or tokens may reach below what there can be.
+        frame["low"] = frame["low"].clip(lower=min(0.0, float(frame["value"].min())))
     panels = list(frame["panel"].unique())
     frame = frame[frame["panel"].isin(panels[:MAX_PANELS])]
     how = "One line a run. "

@@ -72,7 +72,28 @@ def _of_both(name: str, group: str, show: Any) -> tuple[Column, Column]:
 def shown_phases(content: Content) -> list[Table]:
     """Per factor combination: each phase's seconds by arm, its own, their share, and how many times as fast it is."""
     groups = content.tables["phases"].groupby("factors", sort=False)
-    return [_phase_table(content, str(factors), rows) for factors, rows in groups]
+    return [_phase_table(content, str(factors), _alike(rows)) for factors, rows in groups]
+
+
+def _alike(rows: pd.DataFrame) -> pd.DataFrame:
+    """The phases, with own seconds that may be compared.
+
+    A timer that not all arms have, inside one of its own kind, is in that one's own seconds: else the arm that also
+    times the engine's calls would seem to generate in no time.
+    """
+    own = ["own_mean_s", "own_share"]
+    rows = rows.assign(**{name: rows[name].astype(float) for name in own})
+    timed_by = rows.groupby("path")["arm"].agg(set)
+    at = {(row.arm, row.path): row.Index for row in rows_of(rows)}
+    for arm, path in sorted(at, key=lambda key: -key[1].count("/")):
+        inner = rows.loc[at[arm, path]]
+        if (outer := at.get((arm, inner["parent"]))) is None or timed_by[path] == timed_by[inner["parent"]]:
+            continue
+        if inner["category"] == rows["category"][outer]:
+            for name in own:
+                rows.loc[outer, name] += inner[name]
+                rows.loc[at[arm, path], name] = math.nan
+    return rows
 
 
 def _phase_table(content: Content, factors: str, rows: pd.DataFrame) -> Table:

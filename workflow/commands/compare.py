@@ -176,15 +176,17 @@ def _not_in_logs(arms: Sequence[ComparedArm], content: Content, unnamed: Sequenc
         gains.append("the engines' settings and floors")
     if unnamed:
         lacking.append("release")
-        flags.append(f"--release {unnamed[0].tree.series}")
+        # The guess is no hint: who takes it over makes it a fact.
+        flags.append("--release RELEASE")
         gains.append("the release's defaults")
     # A release that is named but not declared is a doubt of its own.
     nearest = [one.text for one in content.read_verdicts if (one.level, one.code) == ("note", NEAREST)]
     found = [f"{text}." for text in nearest[:1] if not unnamed]
     how = f" Its timers are read as those of {unnamed[0].tree.name}." if unnamed else ""
     adds = f" would add: {', '.join(gains)}" if gains else " would make that certain"
-    if any(arm.engine == UNKNOWN for arm in arms):
-        adds = f" (with your engines, in the logs' order){adds}"
+    yours = ["your engines, in the logs' order"] if any(arm.engine == UNKNOWN for arm in arms) else []
+    yours += ["your release"] if unnamed else []
+    adds = f" (with {', and '.join(yours)}){adds}" if yours else adds
     return [*found, f"Not in these logs: {', '.join(lacking)}.{how} `{' '.join(flags)}`{adds}."] if lacking else found
 
 
