@@ -12,8 +12,8 @@ _FOLDERS = ("common", "node", "engines", "trainers", "envs", "gpu_kit")
 
 
 def tree_hashes(root: Path) -> dict[str, str]:
-    """A short sha256 of each Python file that a stage may run, and of their tables of hooks, by its path."""
-    names = ("*.py", "hooks.json")
+    """A short sha256 of each Python file that a stage may run, and of the tables that these read, by its path."""
+    names = ("*.py", "*.toml", "hooks.json", "engine.json")
     files = sorted(path for folder in _FOLDERS for name in names for path in (root / folder).rglob(name))
     return {
         path.relative_to(root).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()[:16]

@@ -84,15 +84,16 @@ def _alike(rows: pd.DataFrame) -> pd.DataFrame:
     own = ["own_mean_s", "own_share"]
     rows = rows.assign(**{name: rows[name].astype(float) for name in own})
     timed_by = rows.groupby("path")["arm"].agg(set)
-    at = {(row.arm, row.path): row.Index for row in rows_of(rows)}
+    at = {(row.arm, row.path): row for row in rows_of(rows)}
     for arm, path in sorted(at, key=lambda key: -key[1].count("/")):
-        inner = rows.loc[at[arm, path]]
-        if (outer := at.get((arm, inner["parent"]))) is None or timed_by[path] == timed_by[inner["parent"]]:
+        inner = [at[arm, path]]
+        while (above := at.get((arm, inner[-1].parent))) is not None and above.category == inner[0].category:
+            inner.append(above)
+        if timed_by[path] == timed_by[inner[-1].path]:
             continue
-        if inner["category"] == rows["category"][outer]:
-            for name in own:
-                rows.loc[outer, name] += inner[name]
-                rows.loc[at[arm, path], name] = math.nan
+        for name in own:
+            rows.loc[inner[1].Index, name] += rows[name][inner[0].Index]
+            rows.loc[inner[0].Index, name] = math.nan
     return rows
 
 

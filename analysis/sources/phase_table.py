@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from analysis.sources.table_frame import FORMAT, PHASE_COLUMNS, names_of, of_one_run
+from analysis.sources.table_frame import FORMAT, FULL_DECIMALS, PHASE_COLUMNS, names_of, of_one_run
 from common.errors import UserError
 from common.shown import shown
 from common.verdicts import Verdict
@@ -20,8 +20,6 @@ from trainers.timers.own import NOT_SUMMED, add_phase, category_of, require_name
 
 # A table with the first of these has its own timer tree (trainers/timers/own.py).
 PARENT, CATEGORY = "parent", "category"
-# A number with more decimals than this is not rounded: a program printed it in full.
-FULL_DECIMALS = 9
 _Steps = dict[int, dict[str, tuple[int, PrintedNumber]]]
 """The line and the seconds of each phase, by step and the record's name of the phase."""
 

@@ -39,6 +39,8 @@ _ENOUGH = 0.8
 _MOST_COLUMNS, _MOST_VALUES, _MOST_BYTES, _ROWS_AT_ONCE = 5_000, 20_000_000, 1 << 30, 10_000
 # So many zeros at the end of a column's numbers are no chance.
 _CERTAIN_ZEROS = 4
+# A number with more decimals than this is not rounded: a program printed it in full.
+FULL_DECIMALS = 9
 # So many numbers of a column show its digits.
 _SEEN = 1_000
 # So many lines show how long a program's numbers are, and so many bytes have them.
@@ -257,11 +259,14 @@ def _plain_numbers(column: pd.Series) -> pd.Series:
 def half_of_last_digit(column: pd.Series, zeros: int = 0) -> float:
     """Half a unit of the last digit that any number of a column has: a table does not keep the zeros of decimals.
 
-    Up to so many zeros at the end of all whole numbers are no digits: whole seconds that are written in milliseconds.
+    0 where no number has digits, or they are written in full. Up to so many zeros at the end of all whole numbers are
+    no digits: whole seconds that are written in milliseconds.
     """
     numbers = column[np.isfinite(column) & (column != 0)]
     places = [int(Decimal(repr(x)).normalize().as_tuple().exponent) for x in numbers.unique()[:_SEEN].tolist()]
     last = min([*places, zeros])
+    if not places or -last > FULL_DECIMALS:
+        return 0.0
     return half_digit(-last if last * len(numbers) >= _CERTAIN_ZEROS else max(0, -last))
 
 

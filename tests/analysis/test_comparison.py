@@ -190,12 +190,14 @@ def test_phase_outside_the_step_is_in_no_sum(tmp_path, drawn):
 def test_a_timer_that_one_arm_has_inside_one_of_its_own_kind_is_in_that_ones_own_seconds(tmp_path):
     """Else an arm that also times the calls inside would seem to spend no time in what both time."""
     rewards = GEN.replace("generate", "rewards")
-    inner = {rewards: 3.0, f"{rewards}/accuracy": 2.75}
+    inner = {rewards: 3.0, f"{rewards}/accuracy": 2.75, f"{rewards}/accuracy/parse": 2.0}
     found = pair(tmp_path, [row(1, 4, phases={GEN: 1.0, rewards: 3.0})], [row(1, 4, phases={GEN: 1.0} | inner)])
+    phases = found.tables["phases"]
+    phases.loc[phases["path"].str.startswith(rewards), "category"] = "rewards"  # of the undeclared one, too
     (table,) = shown_phases(found)
     shown = {one.label: [cell.value for cell in one.cells] for one in table.rows}
     own = [n for n, column in enumerate(table.columns) if column.group == "own seconds"]
     assert [shown["Rewards"][n] for n in own] == ["3.0", "3.0"]
     assert [shown["Reward: accuracy"][n] for n in own] == ["", ""] and "2.75" in shown["Reward: accuracy"]
-    vllm = found.tables["phases"][found.tables["phases"]["arm"] == "vllm"].set_index("path")
+    vllm = phases[phases["arm"] == "vllm"].set_index("path")
     assert vllm.loc[rewards, "own_mean_s"] == 0.25, "the table of all digits has each timer's own"
