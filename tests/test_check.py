@@ -3,6 +3,7 @@
 import json
 import os
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -148,6 +149,13 @@ def test_a_request_that_can_never_run_fails(slurm, train, what):
     one = checked(with_train(**train), RUN | {"least_cpus": 33})[1]["slurm-request"]
     assert (one.level, one.arms) == ("impossible", ("vllm",)) and what in one.what and one.change, one
     assert not checked(with_train(), RUN | {"least_cpus": 33})[1]
+
+
+@pytest.mark.parametrize("key", ["mem_mb", "mem"])
+def test_a_light_job_is_asked_for_with_its_memory(slurm, tmp_path, key):
+    executable(tmp_path / "bin" / "sbatch", f'echo "$@" >> {tmp_path}/asked')
+    checked(replace(with_train(), light={"slurm_partition": "cpu", key: "16GB"}), RUN)
+    assert "--mem=16000M" in (tmp_path / "asked").read_text().splitlines()[-1]
 
 
 def test_what_sbatch_refuses_is_told_in_its_words_with_the_key(slurm):

@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from analysis.compared import LONGEST, MOST_ROUNDING, STEP, TOKENS
-from analysis.counted import steps_per_row
+from analysis.compared import LONGEST, STEP, TOKENS, rounding_of
+from analysis.counted import gaps, steps_per_row
 from analysis.estimates.comparable import different_conditions
 from analysis.planned import PlanRead, at, factors_key, factors_label, factors_of
 from analysis.ratio import interval, raw
 from analysis.runs import Run, rows_of
-from analysis.wide import ROUNDING, counted_rows, numbers_of
+from analysis.wide import BY_CLOCK, ROUNDING, counted_rows, numbers_of
 from trainers.logs.record import STEPS_LOGGED
 
 COLUMNS = ["workload", "factors", "arm", "runs", "step_s", "ratio", "low", "high", "why"]
@@ -30,8 +30,10 @@ def ranking_table(wide: pd.DataFrame, runs: Sequence[Run], plan: PlanRead) -> pd
     `ratio` is a setting's seconds over the first's, with Welch's 95% interval, wider by what rounded seconds may be
     off. Settings that ran elsewhere, and engines alone with other completions, have no ratio, and `why`.
     """
-    rows = counted_rows(wide, "arm", "factors", "run_id", "step", STEPS_LOGGED, STEP, TOKENS, LONGEST, OFF)
+    rows = counted_rows(wide, "arm", "factors", "run_id", "step", STEPS_LOGGED, STEP, TOKENS, LONGEST, OFF, BY_CLOCK)
     rows = rows.assign(workload=rows["factors"].map(_workload), setting=rows["arm"] + "\n" + rows["factors"])
+    # Of all steps: one that is left out is no gap of the counter.
+    rows["gap"] = rows["run_id"].map(gaps(wide["run_id"], wide["step"], steps_per_row(wide)))
     swept = plan.engines_only or rows["factors"].nunique() > 1
     groups = rows.groupby("workload", sort=False) if swept and rows["setting"].nunique() >= LEAST else ()
     found = [row for _, of in groups for row in _sorted(of, runs, plan.engines_only)]
@@ -49,8 +51,8 @@ def _sorted(rows: pd.DataFrame, runs: Sequence[Run], alone: bool) -> Iterator[tu
     found, work, of_runs, off = {}, {}, {}, {}
     for key, of in (rows[shared] if shared.any() else rows).groupby(["workload", "factors", "arm"], sort=False):
         found[key] = pd.DataFrame({"run": of["run_id"], "n": steps_per_row(of), "seconds": of[STEP]})
-        # Steps that are rounded alike are all wrong by as much: no number of runs helps.
-        off[key] = float(np.nansum(numbers_of(of, OFF) * found[key]["n"]) / (of[STEP] * found[key]["n"]).sum())
+        clock = {"off_s": np.nan_to_num(numbers_of(of, OFF)), BY_CLOCK: numbers_of(of, BY_CLOCK) > 0}
+        off[key] = rounding_of(found[key].assign(step=of["step"], gap=of["gap"], **clock))
         work[key] = of.groupby("step")[[name for name in (TOKENS, LONGEST) if name in of]].mean()
         of_runs[key] = [run for run in runs if (run.factors_key, run.arm) == key[1:]]
     seconds = {key: math.exp(raw(of, of).arm.mean()) for key, of in found.items()}
@@ -61,7 +63,7 @@ def _sorted(rows: pd.DataFrame, runs: Sequence[Run], alone: bool) -> Iterator[tu
             why = "its completions are not of the same lengths as the first's"
         # A setting is the baseline of the first here: its seconds over the first's.
         sample = raw(found[key], found[first])
-        rounded = replace(sample, bias=-math.log1p(-min(off[key] + off[first], MOST_ROUNDING)))
+        rounded = replace(sample, bias=off[key] + off[first])
         low, high = (math.nan, math.nan) if why or key == first else interval(rounded)
         ratio = math.nan if why else math.exp(sample.log_ratio)
         yield *key, len(sample.baseline), seconds[key], ratio, low, high, why

@@ -30,7 +30,7 @@ MAX_BARS, BAR_WIDTH, LINE = 24, 270, 15
 NAME_LETTERS = 40
 NO_TIMER = "no timer"
 UNSEEN_SHARE = 0.004
-"""A time below this share of its bar is not drawn: it is no pixel wide, but takes a place in the legend."""
+"""A time below this share of each bar, about a pixel, takes no place in the legend."""
 
 
 def setting_name(plan: PlanRead, arm: str, factors: str) -> tuple[str, str]:
@@ -91,7 +91,8 @@ def phase_bars(plan: PlanRead, tables: Mapping[str, pd.DataFrame]) -> Figure | N
         parts = ", ".join(f"{r.category} {r.own_mean_s:.3g} s" for r in rows_of(mine))
         name = ", ".join(filter(None, (one.arm, factors_label(one.factors))))
         texts.append(f"{name} {', '.join(filter(None, (seconds, end)))} ({parts})")
-    caption = "Mean seconds of the counted steps" + (f" (empty: {NO_TIMER})" if len(rows) > len(texts) else "")
+    is_empty = len(rows) > len(texts) and any(row["category"] == NO_TIMER for row in rows)
+    caption = "Mean seconds of the counted steps" + (f" (empty: {NO_TIMER})" if is_empty else "")
     if len(units) == 1:
         interval = " (95% interval)" if any(row.low > 0 for row in of.values()) else ""
         caption += f"; under the seconds: times as fast as {plan.baseline}{units.pop()}{interval}"
@@ -115,11 +116,14 @@ def _pieces(name: tuple[str, str], mine: pd.DataFrame, end: str) -> list[dict[st
         category = NO_TIMER if row.category == RESIDUAL else category
         seconds[category] = seconds.get(category, 0.0) + row.own_mean_s
     order, least = [*CATEGORY_COLOURS, NO_TIMER], UNSEEN_SHARE * sum(map(abs, seconds.values()))
-    seen = {category: taken for category, taken in seconds.items() if abs(taken) > least} or seconds
+    # What is empty has an outline, which would be all that is seen of it; a negative time would shift the axis.
+    drawn = [
+        one for one, taken in seconds.items() if taken > least or (taken > 0 and one != NO_TIMER) or taken < -least
+    ]
     rows: list[dict[str, Any]] = [
         {"panel": name[0], "setting": name[1], "category": category, "rank": order.index(category)}
-        | {"seconds": seen[category]}
-        for category in sorted(seen, key=order.index)
+        | {"seconds": seconds[category], "seen": abs(seconds[category]) > least}
+        for category in sorted(drawn or seconds, key=order.index)
     ]
     rows[-1] |= {"end": end, "right": sum(max(0.0, row["seconds"]) for row in rows)}
     return rows
@@ -135,7 +139,8 @@ def _bar_layers(rows: Sequence[Mapping[str, Any]], step_of: str) -> list[Any]:
     # Without any timer the bar is the step.
     untimed = CATEGORY_COLOURS["other"] if present == [NO_TIMER] else "transparent"
     colours = alt.Scale(domain=present, range=[CATEGORY_COLOURS.get(name, untimed) for name in present])
-    legend = alt.Legend(symbolStrokeColor=PAGE, symbolStrokeWidth=1, columns=3)
+    seen = [name for name in present if any(row["category"] == name and row["seen"] for row in rows)]
+    legend = alt.Legend(symbolStrokeColor=PAGE, symbolStrokeWidth=1, columns=3, values=seen or present)
     base = alt.Chart().encode(y=alt.Y("setting:N", sort=None, title=None, axis=None))
     lines = _name_lines(rows)
     down, up = LINE / 2 * lines, 7 if any("\n" in row.get("end", "") for row in rows) else 0

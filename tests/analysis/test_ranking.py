@@ -79,6 +79,9 @@ def test_rounded_seconds_widen_the_intervals():
     found = ranked(*frames).iloc[1:]
     assert (found["low"] > 1).tolist() == [False, True]
     assert (ranked(*(f.drop(columns="rounding/step") for f in frames)).iloc[1:]["low"] > 1).all()
+    # A clock's steps in a row are off by one resolution together.
+    by_clock = ranked(*(f.assign(by_clock=1.0) for f in frames)).iloc[1:]
+    assert (by_clock["low"] > 1).all()
 
 
 def test_steps_that_not_all_settings_have_do_not_count():

@@ -193,7 +193,9 @@ def _kinds(
 
 def _light_options(resources: Mapping[str, str]) -> dict[str, Any]:
     """sbatch's options for a job that does not train."""
-    request = read_request(resources, on_slurm=False)
+    # Of the light rules Snakemake reads the profile, which has other names for it too.
+    memory = next((resources[key] for key in ("mem_mb", "mem", "mem_mib") if resources.get(key)), "")
+    request = read_request({**resources, "mem_mb": memory}, on_slurm=False)
     options = sbatch_options(request.site) | {"cpus-per-task": request.cpus, "time": request.runtime_min}
     return {name: value for name, value in options.items() if value}
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import math
 import textwrap
@@ -47,14 +48,10 @@ class _Bounded:
     wanted: str
 
     def __call__(self, text: str) -> float:
-        value = self.kind(text)
-        if not self.above < value < self.below:
-            raise argparse.ArgumentTypeError(f"must be {self.wanted} (got {text})")
-        return value
-
-    @property
-    def __name__(self) -> str:
-        return self.kind.__name__  # argparse names it where the text is no number
+        with contextlib.suppress(ValueError):
+            if self.above < (value := self.kind(text)) < self.below:
+                return value
+        raise argparse.ArgumentTypeError(f"must be {self.wanted} (got {text})")
 
 
 def share(text: str) -> float:

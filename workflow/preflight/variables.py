@@ -61,8 +61,8 @@ def environment_findings(cases: Sequence[Case], launch: LaunchContext) -> Iterat
         without = [case.label for case in cases if case.engine_terms.get(GRAPHS) == OFF]
         uneven = in_all and variable.launches and 0 < len(without) < len(cases)
         if uneven:
-            what += f" slows {' and '.join(without)} more: no CUDA graphs"
-            why += f". Here {', '.join(without)} {'has' if len(without) == 1 else 'have'} none"
+            what += f" slows {' and '.join(without)} more"
+            why += f". Here {' and '.join(without)} {'has' if len(without) == 1 else 'have'} none"
         yield Finding(
             level="odd" if in_all and not uneven else "unequal",
             code=variable.name.lower().replace("_", "-"),
