@@ -82,17 +82,6 @@ class Work:
     """How many times the baseline's responses the arm has in a step; NaN where these do not differ, or are unknown."""
 
 
-def rounding_of(steps: pd.DataFrame) -> float:
-    """How far rounded times may move the logarithm of an arm's seconds (columns: run, step, n, gap, seconds, off_s)."""
-    if not steps["off_s"].any():
-        return 0.0
-    # A clock's steps in a row are off by one resolution together.
-    run, apart = steps["run"], steps["n"] * steps["gap"].fillna(1.0)
-    begins = ~steps[BY_CLOCK] | (steps["step"].groupby(run).diff() != apart)
-    off_s = (steps["off_s"] * steps["n"]).groupby([run, begins.groupby(run).cumsum()]).max().sum()
-    return -math.log1p(-min(off_s / (steps["seconds"] * steps["n"]).sum(), MOST_ROUNDING))
-
-
 def work_of(baseline: pd.DataFrame, arm: pd.DataFrame, stated: bool) -> Work:
     """How the work of two arms' steps differs; frames have the columns `COLUMNS`, `n`, `seconds`, NaN where unknown.
 
@@ -202,7 +191,14 @@ class Compared:
     @cached_property
     def rounding(self) -> float:
         """How far rounded times may move the ratio's logarithm: equal steps are rounded alike, so no number helps."""
-        return sum(map(rounding_of, self.sides))
+        found = 0.0
+        for side in self.sides if any(side["off_s"].any() for side in self.sides) else ():
+            # A clock's steps in a row are off by one resolution together.
+            run, steps = side["run"], side["n"] * side["gap"].fillna(1.0)
+            begins = ~side[BY_CLOCK] | (side["step"].groupby(run).diff() != steps)
+            off_s = (side["off_s"] * side["n"]).groupby([run, begins.groupby(run).cumsum()]).max().sum()
+            found -= math.log1p(-min(off_s / (side["seconds"] * side["n"]).sum(), MOST_ROUNDING))
+        return found
 
     @cached_property
     def work(self) -> Work:

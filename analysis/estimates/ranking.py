@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from analysis.compared import LONGEST, STEP, TOKENS, rounding_of
+from analysis.compared import LONGEST, STEP, TOKENS, Compared
 from analysis.counted import gaps, steps_per_row
 from analysis.estimates.comparable import different_conditions
 from analysis.planned import PlanRead, at, factors_key, factors_label, factors_of
-from analysis.ratio import interval, raw
+from analysis.ratio import Common, interval, raw
 from analysis.runs import Run, rows_of
 from analysis.wide import BY_CLOCK, ROUNDING, counted_rows, numbers_of
 from trainers.logs.record import STEPS_LOGGED
@@ -48,11 +48,11 @@ def _workload(key: str) -> str:
 def _sorted(rows: pd.DataFrame, runs: Sequence[Run], alone: bool) -> Iterator[tuple[Any, ...]]:
     """The rows of one workload."""
     shared = rows.groupby("step")["setting"].transform("nunique") == rows["setting"].nunique()
-    found, work, of_runs, off = {}, {}, {}, {}
+    found, work, of_runs = {}, {}, {}
     for key, of in (rows[shared] if shared.any() else rows).groupby(["workload", "factors", "arm"], sort=False):
-        found[key] = pd.DataFrame({"run": of["run_id"], "n": steps_per_row(of), "seconds": of[STEP]})
         clock = {"off_s": np.nan_to_num(numbers_of(of, OFF)), BY_CLOCK: numbers_of(of, BY_CLOCK) > 0}
-        off[key] = rounding_of(found[key].assign(step=of["step"], gap=of["gap"], **clock))
+        words = {"run": of["run_id"], "step": of["step"], "gap": of["gap"], "n": steps_per_row(of), "seconds": of[STEP]}
+        found[key] = pd.DataFrame(words | clock)
         work[key] = of.groupby("step")[[name for name in (TOKENS, LONGEST) if name in of]].mean()
         of_runs[key] = [run for run in runs if (run.factors_key, run.arm) == key[1:]]
     seconds = {key: math.exp(raw(of, of).arm.mean()) for key, of in found.items()}
@@ -63,7 +63,8 @@ def _sorted(rows: pd.DataFrame, runs: Sequence[Run], alone: bool) -> Iterator[tu
             why = "its completions are not of the same lengths as the first's"
         # A setting is the baseline of the first here: its seconds over the first's.
         sample = raw(found[key], found[first])
-        rounded = replace(sample, bias=off[key] + off[first])
+        pair = Compared("", "", "", Common(found[key], found[first], True, ()))
+        rounded = replace(sample, bias=pair.rounding)
         low, high = (math.nan, math.nan) if why or key == first else interval(rounded)
         ratio = math.nan if why else math.exp(sample.log_ratio)
         yield *key, len(sample.baseline), seconds[key], ratio, low, high, why
