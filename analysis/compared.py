@@ -36,8 +36,6 @@ ERRORS, NOISE_WITHIN = 3.0, 0.05
 """They are also the same within so many standard errors of their steps, which show no equality above this share."""
 # verl counts the question as a turn, so responses without tools have one turn or two.
 ONE_ANSWER = 2.0
-MOST_ROUNDING = 0.99
-"""Of a time that may be all rounding, this share."""
 
 RESPONSES, PROMPTS, TURNS, MEAN_LENGTH = "responses", "prompt_length", "turns", "mean_length"
 TOOLS, SECONDS, ABORTED = "tool_seconds", "seconds", "aborted_percent"
@@ -187,18 +185,6 @@ class Compared:
     @property
     def fewest_runs(self) -> int:
         return min(self.sizes[name] for name in SIZES[:2])
-
-    @cached_property
-    def rounding(self) -> float:
-        """How far rounded times may move the ratio's logarithm: equal steps are rounded alike, so no number helps."""
-        found = 0.0
-        for side in self.sides if any(side["off_s"].any() for side in self.sides) else ():
-            # A clock's steps in a row are off by one resolution together.
-            run, steps = side["run"], side["n"] * side["gap"].fillna(1.0)
-            begins = ~side[BY_CLOCK] | (side["step"].groupby(run).diff() != steps)
-            off_s = (side["off_s"] * side["n"]).groupby([run, begins.groupby(run).cumsum()]).max().sum()
-            found -= math.log1p(-min(off_s / (side["seconds"] * side["n"]).sum(), MOST_ROUNDING))
-        return found
 
     @cached_property
     def work(self) -> Work:

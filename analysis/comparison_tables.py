@@ -227,7 +227,7 @@ def _row(wide: pd.DataFrame, one: Compared) -> dict[str, Any]:
         "median_speedup": steady.median_ratio,
         "wall_speedup": value * ratio(*walls),
         "tokens_ratio": math.nan if discarded else ratio(arm_tokens, baseline_tokens),
-        "rounding": one.rounding,
+        "rounding": one.steps.rounding,
         "by_number": one.steps.by_number,
         "short_runs": join_first(short, 4),
         "unequal_work": one.work.differs,

@@ -163,7 +163,7 @@ def per_gpu_of(wide: pd.DataFrame, one: Compared, gpus: Mapping[str, int | None]
     if one.is_empty or not all(number for of in counts for number in of):
         return None
     tokens, without = _tokens(wide, one, gpus)
-    reward, hours, untimed = _to_reward(wide, runs, gpus, one.rounding)
+    reward, hours, untimed = _to_reward(wide, runs, gpus, one.steps.rounding)
     shown = tuple(" or ".join(map(str, of)) for of in counts)
     found = PerGpu((shown[0], shown[1]), tokens, reward, hours, untimed, without)
     return found if tokens or hours or any(untimed) else None
@@ -190,7 +190,7 @@ def _tokens(wide: pd.DataFrame, one: Compared, gpus: Mapping[str, int | None]) -
             rates.append((sums["tokens"] / sums["gpu_s"]).tolist())
             without.append(int(side["n"][~has].sum()))
         if all(rate > 0 for of in rates for rate in of):
-            found.append(((without[0], without[1]), _rate(rates[0], rates[1], one.rounding)))
+            found.append(((without[0], without[1]), _rate(rates[0], rates[1], one.steps.rounding)))
     without_tokens, rate = min(found, key=lambda one: sum(one[0]), default=((0, 0), None))
     return rate, without_tokens
 

@@ -10,12 +10,14 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
 from analysis.quantiles import CONFIDENCE, folded, normal, students_t
+from analysis.wide import BY_CLOCK
 
 Floats = npt.NDArray[np.float64]
 
@@ -65,6 +67,10 @@ class RunNumbers:
         return float(self.baseline.mean() - self.arm.mean())
 
 
+MOST_ROUNDING = 0.99
+"""Of a time that may be all rounding, this share."""
+
+
 @dataclass(frozen=True)
 class Common:
     """The steps of two arms that are compared."""
@@ -77,6 +83,18 @@ class Common:
     """The runs that are left out, because they have too few steps."""
     equal_numbers: float = math.nan
     """The logarithm of the ratio of steps of equal number, where steps are not matched so: logs may leave steps out."""
+
+    @cached_property
+    def rounding(self) -> float:
+        """How far rounded times may move the ratio's logarithm: equal steps are rounded alike, so no number helps."""
+        found, sides = 0.0, (self.baseline, self.arm)
+        for side in sides if any(side["off_s"].any() for side in sides) else ():
+            # A clock's steps in a row are off by one resolution together.
+            run, steps = side["run"], side["n"] * side["gap"].fillna(1.0)
+            begins = ~side[BY_CLOCK] | (side["step"].groupby(run).diff() != steps)
+            off_s = (side["off_s"] * side["n"]).groupby([run, begins.groupby(run).cumsum()]).max().sum()
+            found -= math.log1p(-min(off_s / (side["seconds"] * side["n"]).sum(), MOST_ROUNDING))
+        return found
 
 
 def common_steps(baseline: pd.DataFrame, arm: pd.DataFrame, loads: bool = False) -> Common:

@@ -39,7 +39,7 @@ class PrintedLine(NamedTuple):
         if self.pairs:
             return pairs(found[1], self.pairs)
         numbers = found[1].replace(", ", " ").replace(",", "").split()
-        whole = all(number.isdigit() for number in numbers)
+        whole = bool(numbers) and all(number.isdigit() for number in numbers)
         return {self.name: self.value or (max(map(int, numbers)) if whole else found[1])}
 
 

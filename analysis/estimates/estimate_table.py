@@ -137,7 +137,7 @@ def _open(
     `later` is after a longer warm-up, `without` without long steps. Arms are equal within `until`.
     """
     now, ratio = sample.log_ratio, math.exp(sample.log_ratio)
-    if one.rounding > max(COARSE_FROM, abs(now)):
+    if one.steps.rounding > max(COARSE_FROM, abs(now)):
         return COARSE
     if isinstance(later, RunNumbers):
         if disagrees(ratio, math.exp(later.log_ratio)):
@@ -198,7 +198,7 @@ def samples(one: Compared, overlap: str = "") -> dict[str, RunNumbers | NoRatioE
         found[EQUAL_WORK] = NoRatioError(named, error.settle)
     found[PER_STEP] = raw(*one.sides)
     return {
-        name: of if isinstance(of, NoRatioError) else replace(of, bias=of.bias + one.rounding)
+        name: of if isinstance(of, NoRatioError) else replace(of, bias=of.bias + one.steps.rounding)
         for name, of in found.items()
     }
 

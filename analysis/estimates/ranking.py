@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from analysis.compared import LONGEST, STEP, TOKENS, Compared
+from analysis.compared import LONGEST, STEP, TOKENS
 from analysis.counted import gaps, steps_per_row
 from analysis.estimates.comparable import different_conditions
 from analysis.planned import PlanRead, at, factors_key, factors_label, factors_of
@@ -63,8 +63,7 @@ def _sorted(rows: pd.DataFrame, runs: Sequence[Run], alone: bool) -> Iterator[tu
             why = "its completions are not of the same lengths as the first's"
         # A setting is the baseline of the first here: its seconds over the first's.
         sample = raw(found[key], found[first])
-        pair = Compared("", "", "", Common(found[key], found[first], True, ()))
-        rounded = replace(sample, bias=pair.rounding)
+        rounded = replace(sample, bias=Common(found[key], found[first], True, ()).rounding)
         low, high = (math.nan, math.nan) if why or key == first else interval(rounded)
         ratio = math.nan if why else math.exp(sample.log_ratio)
         yield *key, len(sample.baseline), seconds[key], ratio, low, high, why

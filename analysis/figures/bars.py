@@ -117,9 +117,7 @@ def _pieces(name: tuple[str, str], mine: pd.DataFrame, end: str) -> list[dict[st
         seconds[category] = seconds.get(category, 0.0) + row.own_mean_s
     order, least = [*CATEGORY_COLOURS, NO_TIMER], UNSEEN_SHARE * sum(map(abs, seconds.values()))
     # What is empty has an outline, which would be all that is seen of it; a negative time would shift the axis.
-    drawn = [
-        one for one, taken in seconds.items() if taken > least or (taken > 0 and one != NO_TIMER) or taken < -least
-    ]
+    drawn = [one for one, taken in seconds.items() if abs(taken) > least or (taken > 0 and one != NO_TIMER)]
     rows: list[dict[str, Any]] = [
         {"panel": name[0], "setting": name[1], "category": category, "rank": order.index(category)}
         | {"seconds": seconds[category], "seen": abs(seconds[category]) > least}
